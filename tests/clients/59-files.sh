@@ -168,6 +168,10 @@ EOF
     processes+=("$!")
     sleep 2
     check "beside a close that hangs: a volume reads" timeout 10 qemu-io -r -f raw "$beside" -c "read 0 4k"
+    kill -USR2 "$weir_pid"
+    refused() { grep -q "the program is not replaced: $work/fuse/nbd does not answer" "$work/fuse.log"; }
+    check "beside a close that hangs: the program is not replaced" wait_until "it is refused" refused
+    check "and all is served on" timeout 10 qemu-io -f raw "$beside" -c "write -P 7 0 4k" -c flush
     kill "$weir_pid"
     check "beside a close that hangs: the end" wait_until "it has ended" has_ended "$weir_pid"
     # A start waits a little for a file that does not answer, and then serves the others.

@@ -210,7 +210,7 @@ fn open_or_create(path: &Path, is_apart: bool) -> Result<OpenDirectory, DiskErro
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(fd) => {
-            let fd = Descriptor::new(fd, is_apart);
+            let fd = Descriptor::new(fd, is_apart.then_some(&shown));
             return Ok(OpenDirectory { fd, path: shown, is_apart });
         }
         Err(Errno::NOENT) => {}

@@ -14,6 +14,7 @@ use crate::engine::Engine;
 use crate::engine::image::{self, OpenImage};
 use crate::engine::metadata::{self, MetadataJob};
 use crate::engine::threads::ThreadEngine;
+use crate::engine::under_way::Question;
 use crate::engine::uring::UringEngine;
 use crate::error::{DiskError, DiskOperation};
 use crate::file::File;
@@ -82,6 +83,16 @@ impl Disks {
     #[must_use]
     pub fn engine_name(&self) -> &'static str {
         self.engine.name()
+    }
+
+    /// The files of the operations of this thread's ring that had begun when it was asked and have not ended. Those of
+    /// helper threads are in [`Question::unanswered`]. Does not block.
+    #[must_use]
+    pub fn unanswered(&self, question: Question) -> Vec<Arc<str>> {
+        match &self.engine {
+            Engine::Threads(_) => Vec::new(),
+            Engine::Uring(ring, _) => ring.unanswered(question),
+        }
     }
 
     /// Reads files that others have opened; none where the engine in use is threads.

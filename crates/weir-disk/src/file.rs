@@ -165,6 +165,15 @@ impl File {
         }
     }
 
+    /// Returns once the file system has answered what the close of the file will ask it. An error is an answer, too.
+    pub async fn answers(&self) {
+        if let Inner::Real(file) = &self.inner {
+            let job = image::copy_closed_job(Arc::clone(&file.open));
+            // Whatever it says, it does not hang.
+            let _ = metadata::run(&file.engine, job).await;
+        }
+    }
+
     /// What a range holds, from its begin, in at most `runs_max` runs.
     pub async fn runs(
         &self,

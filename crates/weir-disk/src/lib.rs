@@ -28,6 +28,7 @@ pub mod sim;
 pub use directory::{Directory, LockGuard};
 pub use disks::{Disks, EngineChoice};
 pub use engine::image::Run;
+pub use engine::under_way::Question;
 pub use error::{DiskError, DiskOperation};
 pub use file::File;
 pub use identity::FileIdentity;

@@ -322,6 +322,14 @@ impl Stack {
         self.gate.is_quiesced()
     }
 
+    /// Returns once a file or block device at the bottom has answered what its close will ask it; at once where there
+    /// is none. What is written so far is durable then, unless the status says otherwise.
+    pub async fn answers(&self) {
+        if let Endpoint::File(volume) = &self.endpoint {
+            volume.answers().await;
+        }
+    }
+
     /// Layer by layer, the topmost first, the endpoint last.
     #[must_use]
     pub fn layers(&self) -> Vec<LayerStatus> {

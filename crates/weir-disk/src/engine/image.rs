@@ -79,7 +79,7 @@ pub(crate) fn open(path: &Path, mode: ImageMode) -> Result<OpenImage, DiskError>
     let mut file = whose::opened(Descriptor::Own(fd), Arc::clone(&shown), alignment);
     if file.blocks_callers {
         // The last one who lets go of it may be the thread of a volume, and to close it asks its file system.
-        file.fd = file.fd.apart();
+        file.fd = file.fd.apart(&file.path);
     }
     let mut size = length(&file)?;
     if let (0, Some(wanted), false) = (size, mode.create, is_device || mode.read_only) {
@@ -147,6 +147,18 @@ pub(crate) fn zero_job(
         }
     };
     MetadataJob { operation: DiskOperation::Write, path, job }
+}
+
+/// Closes a copy of the descriptor, which asks the file system what the close of the last one asks.
+pub(crate) fn copy_closed_job(
+    file: Arc<OpenFile>,
+) -> MetadataJob<impl FnOnce() -> Result<(), DiskError> + Send + 'static> {
+    let path = Arc::clone(&file.path);
+    let job = move || {
+        let copy = rustix::io::fcntl_dupfd_cloexec(&file.fd, 0);
+        copy.map(drop).map_err(|errno| file.error(DiskOperation::Open, None, errno))
+    };
+    MetadataJob { operation: DiskOperation::Open, path, job }
 }
 
 /// A run of bytes that may hold data, or that is a hole, and its end.

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use weir_device::BUFFER_ALIGN;
 
 use crate::engine::open_file::{Descriptor, OpenFile};
+use crate::engine::under_way::Call;
 use crate::engine::{Engine, whose};
 use crate::error::{DiskError, DiskOperation};
 use crate::modes::{DirectIo, OpenMode};
@@ -34,6 +35,11 @@ where
     F: FnOnce() -> Result<T, DiskError> + Send + 'static,
 {
     let MetadataJob { operation, path, job } = job;
+    let asked = Arc::clone(&path);
+    let job = move || {
+        let _call = Call::begin(&asked);
+        job()
+    };
     match engine.helpers().run(job).await {
         Some(result) => result,
         None => Err(DiskError::Stopped { operation, path }),
@@ -51,7 +57,7 @@ pub(crate) struct OpenDirectory {
 
 impl OpenDirectory {
     fn descriptor(&self, fd: OwnedFd) -> Descriptor {
-        Descriptor::new(fd, self.is_apart)
+        Descriptor::new(fd, self.is_apart.then_some(&self.path))
     }
 
     fn child_path(&self, name: &str) -> Arc<str> {

@@ -6,6 +6,7 @@ pub(crate) mod open_file;
 pub(crate) mod sync_gate;
 pub(crate) mod threads;
 mod transfer;
+pub(crate) mod under_way;
 pub(crate) mod uring;
 pub(crate) mod whose;
 

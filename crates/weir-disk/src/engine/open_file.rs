@@ -8,6 +8,7 @@ use std::thread;
 use rustix::io::Errno;
 
 use crate::engine::sync_gate::SyncGate;
+use crate::engine::under_way::Call;
 use crate::error::{DiskError, DiskOperation};
 
 /// A descriptor, and whose it is.
@@ -24,14 +25,18 @@ pub(crate) enum Descriptor {
 }
 
 impl Descriptor {
-    pub(crate) fn new(fd: OwnedFd, is_apart: bool) -> Self {
-        if is_apart { Self::Apart(Apart(Some(fd))) } else { Self::Own(fd) }
+    /// `apart` is the path of a file, or of its directory, that is to be closed on a thread of its own.
+    pub(crate) fn new(fd: OwnedFd, apart: Option<&Arc<str>>) -> Self {
+        match apart {
+            Some(path) => Self::Apart(Apart(Some((fd, Arc::clone(path))))),
+            None => Self::Own(fd),
+        }
     }
 
     /// The same descriptor, to be closed on a thread of its own.
-    pub(crate) fn apart(self) -> Self {
+    pub(crate) fn apart(self, path: &Arc<str>) -> Self {
         match self {
-            Self::Own(fd) => Self::new(fd, true),
+            Self::Own(fd) => Self::new(fd, Some(path)),
             Self::Apart(_) | Self::Shared { .. } => self,
         }
     }
@@ -47,22 +52,28 @@ impl Descriptor {
 /// What asks a file system that may not answer when it is dropped, as to close a file does. A thread of its own does
 /// that, whoever lets go of it.
 #[derive(Debug)]
-pub(crate) struct Apart<T: Send + 'static>(Option<T>);
+pub(crate) struct Apart<T: Send + 'static>(Option<(T, Arc<str>)>);
 
 impl AsFd for Apart<OwnedFd> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_ref().expect("it is open until it is dropped").as_fd()
+        self.0.as_ref().expect("it is open until it is dropped").0.as_fd()
     }
 }
 
 impl<T: Send + 'static> Drop for Apart<T> {
     fn drop(&mut self) {
-        let Some(inner) = self.0.take() else { return };
+        let Some((inner, path)) = self.0.take() else { return };
         if weir_device::mutant("disk_closes_apart_inline") {
             return drop(inner);
         }
+        // Before the thread runs: whoever asks what is under way finds it from now on.
+        let call = Call::begin(&path);
+        let close = move || {
+            drop(inner);
+            drop(call);
+        };
         // Where no thread can be started, it is dropped here.
-        let _ = thread::Builder::new().name("weir-close".into()).spawn(move || drop(inner));
+        let _ = thread::Builder::new().name("weir-close".into()).spawn(close);
     }
 }
 
@@ -121,20 +132,24 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
 
     use super::*;
+    use crate::engine::under_way::Question;
 
-    /// Says on which thread it ends.
-    struct Ending(Sender<thread::ThreadId>);
+    /// Says on which thread it ends, and whether that is seen to be under way.
+    struct Ending(Sender<(thread::ThreadId, bool)>);
 
     impl Drop for Ending {
         fn drop(&mut self) {
-            self.0.send(thread::current().id()).unwrap();
+            let named = Question::ask().unanswered().iter().any(|path| &**path == "/of/Ending");
+            self.0.send((thread::current().id(), named)).unwrap();
         }
     }
 
     #[test]
     fn what_is_apart_ends_on_a_thread_of_its_own() {
         let (sender, receiver) = channel();
-        drop(Apart(Some(Ending(sender.clone()))));
-        assert_ne!(receiver.recv().unwrap(), thread::current().id());
+        drop(Apart(Some((Ending(sender.clone()), Arc::from("/of/Ending")))));
+        let (thread, named) = receiver.recv().unwrap();
+        assert_ne!(thread, thread::current().id());
+        assert!(named, "whoever asks what has not ended is told of it");
     }
 }

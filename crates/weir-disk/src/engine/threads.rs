@@ -18,6 +18,7 @@ use weir_device::{AlignedBuf, SharedBuf};
 use crate::engine::open_file::OpenFile;
 use crate::engine::sync_gate::{SyncGroup, SyncKind};
 use crate::engine::transfer::{Next, after_read, after_write, remaining, remaining_mut, total_len};
+use crate::engine::under_way::Call;
 use crate::error::{DiskError, DiskOperation};
 
 /// Most threads of one pool: a journal write, a sync, and a few reads beside them.
@@ -161,6 +162,7 @@ impl ThreadEngine {
         let len = buf.len();
         let open = Arc::clone(file);
         let job = move || {
+            let _call = Call::begin(&open.path);
             let result = read_blocking(&open, &mut buf, offset);
             (buf, result)
         };
@@ -178,6 +180,7 @@ impl ThreadEngine {
     ) -> (Vec<AlignedBuf>, Result<(), DiskError>) {
         let open = Arc::clone(file);
         let job = move || {
+            let _call = Call::begin(&open.path);
             let result = read_pieces_blocking(&open, &mut pieces, offset);
             (pieces, result)
         };
@@ -195,6 +198,7 @@ impl ThreadEngine {
     ) -> (Vec<SharedBuf>, Result<(), DiskError>) {
         let open = Arc::clone(file);
         let job = move || {
+            let _call = Call::begin(&open.path);
             let result = write_blocking(&open, &pieces, offset);
             (pieces, result)
         };
@@ -208,6 +212,7 @@ impl ThreadEngine {
     pub(crate) fn start_sync(&self, file: &Arc<OpenFile>, group: SyncGroup) {
         let mut job = SyncJob { file: Arc::clone(file), group: Some(group) };
         self.enqueue(Box::new(move || {
+            let _call = Call::begin(&job.file.path);
             while let Some(group) = job.group.take() {
                 let result = sync_blocking(&job.file, group.kind);
                 job.group = job.file.syncs.finish(group, result);

@@ -41,6 +41,7 @@ use weir_device::{AlignedBuf, SharedBuf};
 use crate::engine::open_file::OpenFile;
 use crate::engine::sync_gate::{SyncGroup, SyncKind};
 use crate::engine::transfer::{Next, after_read, after_write, remaining, remaining_mut, total_len};
+use crate::engine::under_way::{self, Question};
 use crate::error::{DiskError, DiskOperation};
 
 /// Entries of the submission queue, and most operations with the kernel at once: about as deep as
@@ -80,6 +81,8 @@ struct Running {
     waker: Option<Waker>,
     /// Its future was dropped: nobody takes the result.
     abandoned: bool,
+    /// When it began, for whoever asks what has not ended.
+    number: u64,
 }
 
 enum State {
@@ -219,6 +222,16 @@ impl UringEngine {
         self.shared.start(running);
     }
 
+    /// The files of the operations that a question is of and that have not ended.
+    pub(crate) fn unanswered(&self, question: Question) -> Vec<Arc<str>> {
+        let ring = self.shared.ring.borrow();
+        let running = ring.slots.iter().filter_map(|slot| match &slot.state {
+            State::Running(running) if question.is_of(running.number) => Some(&running.file.path),
+            _ => None,
+        });
+        running.cloned().collect()
+    }
+
     async fn run(
         &self,
         file: &Arc<OpenFile>,
@@ -339,8 +352,8 @@ enum Step {
 impl Running {
     fn new(file: &Arc<OpenFile>, transfer: Transfer, offset: u64, wanted_bytes: usize) -> Self {
         let file = Arc::clone(file);
-        let (done_bytes, waker, abandoned) = (0, None, false);
-        Self { transfer, file, offset, wanted_bytes, done_bytes, waker, abandoned }
+        let (done_bytes, waker, abandoned, number) = (0, None, false, under_way::number());
+        Self { transfer, file, offset, wanted_bytes, done_bytes, waker, abandoned, number }
     }
 
     /// Decides after a completion: `None` if there is more to do, else the result of the operation.

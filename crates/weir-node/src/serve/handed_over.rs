@@ -197,8 +197,13 @@ impl Service {
         let entries = self.core.entries().into_iter();
         let served = entries.map(|entry| HandedOver { name: entry.name.clone(), was: was(&entry) });
         let names = self.core.not_served().into_keys().chain(self.core.left().into_keys());
-        // The close of one that is being detached may be cut short.
-        let names = names.chain(lock(&self.core.closing).keys().cloned().collect::<Vec<_>>());
+        // The close of one that is being detached may be cut short. One in no store is waited for.
+        let closing: Vec<String> = {
+            let closing = lock(&self.core.closing);
+            let of_stores = closing.iter().filter(|(_, one)| one.endpoint == EndpointKind::Log);
+            of_stores.map(|(name, _)| name.clone()).collect()
+        };
+        let names = names.chain(closing);
         let others = names.filter_map(|name| VolumeName::new(&name).ok());
         let others = others.map(|name| HandedOver { name, was: Was::Served });
         let detached = self.core.detached_by_hand().into_iter();

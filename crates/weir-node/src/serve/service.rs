@@ -41,7 +41,7 @@ use crate::serve::lock::lock;
 use crate::serve::nbd_place::{NbdAccess, NbdAddress, NbdPlace};
 use crate::serve::one_export::connection_options;
 use crate::serve::replica::End;
-use crate::serve::running::{ANCILLARY_TIME, Changing, Ended, Running};
+use crate::serve::running::{ANCILLARY_TIME, BeingClosed, Changing, Ended, Running};
 use crate::serve::sessions::kept::Sessions;
 use crate::serve::sessions::resume::resume;
 use crate::serve::sockets::{self, BoundSocket, Inherited};
@@ -635,8 +635,7 @@ impl Service {
                 (name, result)
             }));
         }
-        // The next process is told of them, and is not kept waiting.
-        for (name, ended) in detaching.into_iter().filter(|_| closing == Closing::ToStore) {
+        for (name, ended) in detaching {
             // The detach says in the log what it waits for.
             let Some(ended) = ended else { continue };
             ending.push(Box::pin(async move {
@@ -652,8 +651,15 @@ impl Service {
             // Under the lock: a volume that is opened at this moment is in the table already, or is not offered at all.
             self.core.is_stopping.store(true, Ordering::Relaxed);
             let mut detaching = lock(&self.core.closing);
-            let detaching =
-                detaching.iter_mut().map(|(name, closing)| (name.clone(), closing.ended.take()));
+            // The next process is told of volumes of a store, whose journals keep all, and is not kept waiting by them.
+            // Of others nothing but this process has what was acknowledged.
+            let is_waited_for = |one: &BeingClosed| {
+                let is_elsewhere = one.endpoint != EndpointKind::Log;
+                closing == Closing::ToStore
+                    || (is_elsewhere && !mutant("replacement_cuts_closes_short"))
+            };
+            let detaching = detaching.iter_mut().filter(|(_, one)| is_waited_for(one));
+            let detaching = detaching.map(|(name, one)| (name.clone(), one.ended.take()));
             let detaching: Vec<_> = detaching.collect();
             (std::mem::take(&mut *running), detaching)
         };

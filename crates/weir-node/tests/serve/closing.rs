@@ -5,7 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use weir_node::config::RemoteConfig;
+use weir_node::config::{FileConfig, RemoteConfig};
 
 use super::*;
 
@@ -276,6 +276,59 @@ fn a_replacement_does_not_wait_for_a_detach_that_has_begun() {
         let (detached, ()) = futures_util::join!(detach, replaced);
         let cut_off = detached.expect_err("the process that would answer is gone").to_string();
         assert!(!cut_off.contains("journal"), "it was waited for: {cut_off}");
+    });
+    place.node.shut_down();
+}
+
+/// Of a volume in no store nothing but this process has what it acknowledged: it is closed before the next process takes
+/// over, and whoever detaches it learns how that ended.
+#[test]
+fn a_replacement_waits_for_the_close_of_a_volume_in_no_store() {
+    let (server, place) = (Place::new(), Place::new());
+    run(async {
+        let serving = server.serve().await;
+        let (service, passing) = serve_hanging(&place, &server, &["far"]).await;
+        let detach = DetachVolume { disconnect: true, ..DetachVolume::default() };
+        let detached = place.try_call("far", detach);
+        let replaced = async {
+            seen_closing(&place, "far").await;
+            let why = service.unanswered(Duration::from_millis(50)).await;
+            let why = why.expect("a close goes on, so that it is refused");
+            assert!(why.starts_with("volume far: it is being closed, for "), "{why}");
+            let left = service.handed_over();
+            assert!(left.iter().all(|one| matches!(one.was, Was::Detached { .. })), "{left:?}");
+            // One that begins later is met by the end.
+            let parting = service.hand_over(false).await;
+            assert_eq!(parting.failed, [], "whoever detached it was told");
+        };
+        let (detached, ()) = futures_util::join!(detached, replaced);
+        let note = detached.expect("the process answers it").note.expect("it lost something");
+        assert!(note.contains("4096 bytes that it acknowledged are lost"), "{note}");
+        passing.hang(false);
+        serving.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+    server.node.shut_down();
+}
+
+/// What is in the way of a replacement is over, or there was nothing.
+#[test]
+fn a_process_whose_files_answer_may_be_replaced() {
+    let place = Place::new();
+    run(async {
+        let file = place.directory.path().join("disk");
+        std::fs::File::create(&file).and_then(|file| file.set_len(SIZE)).expect("created");
+        let mut options = place.options(VolumeOptions::default());
+        let endpoint = EndpointKind::File(FileConfig { path: file, direct: false });
+        let disk = VolumeSpec { name: name("disk"), endpoint, ..(*options.template).clone() };
+        if let VolumeSet::Listed(specs) = &mut options.volumes {
+            specs.push(disk);
+        }
+        let service = place.node.serve(options).await.expect("both open");
+        place.client("disk").ask((1, 0, 4096), &[7; 4096]);
+        place.call("one", DetachVolume::default()).await;
+        assert_eq!(service.unanswered(Duration::from_mins(1)).await, None);
+        service.stop(Closing::ToStore).await.expect("closed");
     });
     place.node.shut_down();
 }

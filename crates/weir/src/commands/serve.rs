@@ -192,7 +192,7 @@ impl Files {
             given: Arc::new((global, file, serve)),
             settings: Reading::of("the settings"),
             certificates: Reading::of("the certificates"),
-            successor: Reading::of("what the next program would serve with"),
+            successor: Reading::of("the settings of the next program"),
         }
     }
 
@@ -269,18 +269,38 @@ fn what_is_served(options: &ServiceOptions) -> String {
 /// How long the file system of the store may take to show that it answers.
 const STORE_ANSWER_MAX: Duration = Duration::from_secs(5);
 
+/// How long volumes in files may take to show that they answer, by a flush of each, and closes of volumes in no store
+/// to end.
+const FILES_ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// The error of a replacement that does not take place because of this.
+fn not_replaced(why: impl std::fmt::Display) -> Failure {
+    let help = "the volumes are served on; send SIGUSR2 again once that is over";
+    Failure::new(format!("the program is not replaced: {why}")).with_help(help)
+}
+
 /// The new program, if this one can be ended and the new one can be run.
 async fn may_be_replaced(service: &Service, files: &Files) -> Result<Successor, Failure> {
     if !service.store_answers(STORE_ANSWER_MAX).await {
-        let message = "the program is not replaced: the file system of the store does not answer";
-        let help = "the volumes are served on; send SIGUSR2 again once it does";
-        return Err(Failure::new(message).with_help(help));
+        return Err(not_replaced("the file system of the store does not answer"));
     }
     if !service.cache_answers().await {
-        let message = "the program is not replaced: the disk of the cache does not answer";
-        let help = "the volumes are served on; send SIGUSR2 again once it does";
-        return Err(Failure::new(message).with_help(help));
+        return Err(not_replaced("the disk of the cache does not answer"));
     }
+    let successor = next_program(service, files).await?;
+    // Last, as what hangs from then on is waited for by the kernel.
+    let readings = [&files.settings, &files.certificates, &files.successor];
+    if let Some(why) = readings.into_iter().find_map(Reading::hangs) {
+        return Err(not_replaced(why));
+    }
+    match service.unanswered(FILES_ANSWER_MAX).await {
+        Some(why) => Err(not_replaced(why)),
+        None => Ok(successor),
+    }
+}
+
+/// The program that is installed, if it would serve with the settings that lie there.
+async fn next_program(service: &Service, files: &Files) -> Result<Successor, Failure> {
     let (given, in_use) = (Arc::clone(&files.given), service.certificates());
     let look = move || {
         let successor = upgrade::check(PROGRAM_CHECK_MAX)?;

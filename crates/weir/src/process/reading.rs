@@ -49,6 +49,14 @@ impl Reading {
         Self { what, under_way: Arc::default() }
     }
 
+    /// What is in the way of a replacement of the program, in words, where no reading is waited for: one that was given
+    /// up and has not ended. The kernel would wait for its thread.
+    pub(crate) fn hangs(&self) -> Option<String> {
+        let is_under_way = self.under_way.load(Ordering::Acquire) > 0;
+        let hangs = is_under_way && !mutant("replaced_over_hanging_reading");
+        hangs.then(|| format!("a file from which {} are read does not answer", self.what))
+    }
+
     /// What `read` returns. What comes after `limit` is dropped. Nothing is read while [`UNDER_WAY_MAX`] readings wait.
     pub(crate) async fn within<T: Send + 'static>(
         &self,
@@ -112,6 +120,7 @@ mod tests {
                 let hangs = move || file.recv().map_err(|error| Failure::new(error.to_string()));
                 let late = reading.within(Duration::from_millis(1), hangs).await.expect_err("late");
                 assert!(late.message().contains("did not answer within"), "{}", late.message());
+                assert!(reading.hangs().is_some_and(|why| why.contains("settings are read")));
                 if count < UNDER_WAY_MAX {
                     let read = reading.within(Duration::MAX, || Ok(6)).await;
                     assert_eq!(read.expect("another file is in its place"), 6);
@@ -129,6 +138,7 @@ mod tests {
             while reading.under_way.load(Ordering::Acquire) > 0 {
                 std::thread::yield_now();
             }
+            assert_eq!(reading.hangs(), None);
         });
     }
 }

@@ -1,0 +1,101 @@
+//! Whether this process may be replaced by another program now.
+//!
+//! The kernel executes no new program, and ends no process, before every thread has come back from its file system:
+//! with one that hangs nobody would be served. So the files are asked first for what the replacement will ask them, and
+//! what had begun before must have ended. What a detach closes that is in no store has no journal that would keep it
+//! for the next process: it is waited for, too.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::{Instant, timeout_at};
+use weir_device::LocalBoxFuture;
+use weir_disk::Question;
+
+use crate::serve::core::{Core, Entry};
+use crate::serve::lock::lock;
+use crate::serve::service::Service;
+use crate::serve::spec::EndpointKind;
+
+/// How often it is looked whether something has ended.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What the threads of volumes may need beyond the limit to say what has not ended.
+const SAY_TIME_MAX: Duration = Duration::from_secs(1);
+
+impl Service {
+    /// What this process must not be replaced beside, in words, if that does not end within `limit`: a close of a volume
+    /// in no store, a file that does not answer what its close will ask it, or a thread that has not come back from a
+    /// file system. Files are flushed by it. Waits for `limit` and a second at most; what was asked goes on after that.
+    #[inline(never)]
+    pub fn unanswered<'a>(&'a self, limit: Duration) -> LocalBoxFuture<'a, Option<String>> {
+        Box::pin(async move {
+            let until = Instant::now() + limit;
+            if let Some(why) = close_that_goes_on(&self.core, until).await {
+                return Some(why);
+            }
+            let question = Question::ask();
+            match file_that_hangs(&self.core, until).await {
+                None => thread_that_hangs(&self.core, question, until).await,
+                found => found,
+            }
+        })
+    }
+}
+
+/// A close of a volume in no store that does not end in time, and what it waits for.
+async fn close_that_goes_on(core: &Core, until: Instant) -> Option<String> {
+    loop {
+        let found = {
+            let closing = lock(&core.closing);
+            let mut elsewhere = closing.iter().filter(|(_, one)| one.endpoint != EndpointKind::Log);
+            elsewhere.next().map(|(name, one)| format!("volume {name}: {}", one.waits()))
+        }?;
+        if Instant::now() >= until {
+            return Some(found);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// A file that is served and does not answer in time.
+async fn file_that_hangs(core: &Core, until: Instant) -> Option<String> {
+    let entries = core.entries().into_iter();
+    let asked = entries.map(async |entry: Arc<Entry>| {
+        let EndpointKind::File(file) = &entry.spec.endpoint else { return None };
+        let asking = core.on_volume(&entry, |hosted| async move {
+            hosted.stack.answers().await;
+            Ok(())
+        });
+        // An error means that it is closed by now.
+        let is_late = timeout_at(until, asking).await.is_err();
+        let told = format!("{}, of volume {}, does not answer", file.path.display(), entry.name);
+        is_late.then_some(told)
+    });
+    join_all(asked).await.into_iter().flatten().next()
+}
+
+/// A file that a thread, or a request of a ring, has been with since the question, and does not come back in time.
+async fn thread_that_hangs(core: &Core, question: Question, until: Instant) -> Option<String> {
+    loop {
+        let of_shards = (0..core.node.shard_count()).map(|shard| {
+            let rings = core
+                .node
+                .run(shard, move |context| async move { context.disks.unanswered(question) });
+            timeout_at(until + SAY_TIME_MAX, rings)
+        });
+        let mut files = question.unanswered();
+        for of_shard in join_all(of_shards).await {
+            match of_shard {
+                Ok(found) => files.extend(found.unwrap_or_default()),
+                Err(_) => return Some("a thread of volumes does not answer".to_owned()),
+            }
+        }
+        let hangs = format!("{} does not answer", files.first()?);
+        if Instant::now() >= until {
+            return Some(hangs);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
