@@ -1,13 +1,17 @@
-//! What is left of the program that was asked whether it could take the place of one that runs.
+//! What is left of the program that was asked whether it could take the place of one that runs, and what a process hears
+//! while it loads its settings anew.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
     reason = "a test of the whole program, outside any test module"
 )]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -72,6 +76,67 @@ fn a_program_ends_that_was_asked_by_one_that_has_ended() {
     assert!(said.contains("the program that asks has ended"), "{said}");
     assert!(check(own).status.success());
     assert!(check(1).status.success(), "an older program does not say which one it is");
+}
+
+/// Settings of a volume that is offered over TCP to these, and of what `more` says.
+fn offered(directory: &Path, allow: &str, more: &str) -> String {
+    let image = directory.join("one.raw");
+    std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+    format!(
+        "[nbd]\nlisten = \"127.0.0.1:0\"\n[[volumes]]\nname = \"one\"\nfile.path = \"{}\"\n{allow}\n{more}",
+        image.display()
+    )
+}
+
+/// Whether a client without a certificate gets the volume at this address.
+fn is_let_in(address: &str) -> bool {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.read_exact(&mut [0; 18]).unwrap();
+    let mut ask = 3_u32.to_be_bytes().to_vec();
+    ask.extend(b"IHAVEOPT");
+    ask.extend([0, 0, 0, 1, 0, 0, 0, 3]);
+    ask.extend(b"one");
+    stream.write_all(&ask).unwrap();
+    stream.read_exact(&mut [0; 10]).is_ok()
+}
+
+/// A reload waits for a server that says nothing: nobody is let in by that who is taken off a list meanwhile.
+#[test]
+fn who_is_taken_off_a_list_does_not_stay_let_in_while_a_volume_is_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let (config, silent) = (directory.path().join("weir.toml"), directory.path().join("silent"));
+    let server = UnixListener::bind(&silent).unwrap();
+    let write = |text: String| std::fs::write(&config, text).unwrap();
+    write(offered(directory.path(), "", ""));
+    let mut process = command(directory.path(), &config).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = process.id();
+    let mut ends = Ends(vec![pid]);
+    let said: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (lines, says) = (BufReader::new(process.stderr.take().unwrap()).lines(), Arc::clone(&said));
+    std::thread::spawn(move || lines.for_each(|line| says.lock().unwrap().push(line.unwrap())));
+    let find = |what: &str| {
+        let said = said.lock().unwrap();
+        said.iter().find_map(|line| line.strip_prefix(what).map(str::to_owned))
+    };
+    let address = came(|| find("listening at nbd://"));
+    let address = address.trim_end_matches('/');
+    assert!(is_let_in(address));
+    let far = format!(
+        "[[volumes]]\nname = \"far\"\nremote.uri = \"nbd+unix:///far?socket={}\"\n",
+        silent.display()
+    );
+    write(offered(directory.path(), "", &far));
+    tell(pid, Signal::HUP);
+    // It is being opened from now on.
+    let connection = server.accept().unwrap();
+    write(offered(directory.path(), "allow = [\"alice\"]", &far));
+    tell(pid, Signal::HUP);
+    came(|| (!is_let_in(address)).then_some(()));
+    assert_eq!(find("the configuration is loaded"), None, "what is opened has not answered");
+    tell(pid, Signal::TERM);
+    assert!(process.wait().unwrap().success(), "{:?}", said.lock().unwrap());
+    ends.0.clear();
+    drop(connection);
 }
 
 /// `weir serve` with these settings.

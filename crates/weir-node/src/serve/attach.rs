@@ -44,15 +44,8 @@ const DESCRIPTORS_PER_VOLUME: u64 = 4;
 /// Pause before a volume is opened again that another node was seen to have.
 const HELD_PAUSE: Duration = Duration::from_secs(10);
 
-/// How long a reload waits for the close of volumes that the settings do not name any more. A store that does not
-/// answer is given up before.
-const LEAVE_TIME_MAX: Duration = Duration::from_secs(60);
-
 /// How long others wait for the opening of a file.
 const FILE_PATIENCE: Duration = Duration::from_secs(5);
-
-/// Pause before a volume is tried again that a verb changes.
-const CHANGE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Volumes that are not served, and why.
 pub(crate) type Failed = Vec<(VolumeName, NodeError)>;
@@ -118,7 +111,7 @@ pub(crate) async fn open_all(
     warn_of_descriptors(specs.len() as u64);
     let opening = specs.into_iter().enumerate().map(|(index, spec)| {
         let shard = index % core.node.shard_count();
-        open_or_wait(core, spec, shard)
+        open_or_wait(core, spec, shard, Duration::MAX)
     });
     let mut held = Vec::new();
     for (name, opened) in join_all(opening).await {
@@ -126,6 +119,7 @@ pub(crate) async fn open_all(
             Begun::Ended(Ok(())) => {}
             Begun::Ended(Err(error)) => failed.push((name, error)),
             Begun::Waits { whom, opened, opening } => held.push((name, whom, opened, opening)),
+            Begun::Late { .. } => unreachable!("it has no limit"),
         }
     }
     for (name, whom, opened, opening) in held {
@@ -149,11 +143,16 @@ pub(crate) async fn open_all(
 }
 
 /// What the opening of a volume has come to.
-enum Begun {
+pub(super) enum Begun {
     Ended(Result<(), NodeError>),
     /// It waits for another node, or for its file; `opened` is its result.
     Waits {
         whom: String,
+        opened: BoxFuture<'static, Result<(), NodeError>>,
+        opening: Arc<Opening>,
+    },
+    /// It has not ended in its time; `opened` is its result.
+    Late {
         opened: BoxFuture<'static, Result<(), NodeError>>,
         opening: Arc<Opening>,
     },
@@ -164,8 +163,13 @@ fn of_node(node: &str) -> String {
     format!("node {node:?}, which has not closed it")
 }
 
-/// Opens a volume and offers it, or says who is waited for.
-async fn open_or_wait(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> (VolumeName, Begun) {
+/// Opens a volume and offers it, or says who is waited for, or that it takes longer than `limit`.
+pub(super) async fn open_or_wait(
+    core: &Arc<Core>,
+    spec: VolumeSpec,
+    shard: usize,
+    limit: Duration,
+) -> (VolumeName, Begun) {
     let name = spec.name.clone();
     let file = match &spec.endpoint {
         EndpointKind::File(file) => {
@@ -185,16 +189,23 @@ async fn open_or_wait(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> (Volu
         };
         return (name, begun);
     }
-    let begun = match select(opened, held).await {
-        Either::Left((opened, _)) => Begun::Ended(opened),
-        Either::Right((Ok(node), opened)) => Begun::Waits { whom: of_node(&node), opened, opening },
-        Either::Right((Err(_), opened)) => Begun::Ended(opened.await),
+    let first = async {
+        match select(&mut opened, held).await {
+            Either::Left((opened, _)) => Ok(opened),
+            Either::Right((Ok(node), _)) => Err(node),
+            Either::Right((Err(_), opened)) => Ok(opened.await),
+        }
+    };
+    let begun = match tokio::time::timeout(limit, first).await {
+        Ok(Ok(opened)) => Begun::Ended(opened),
+        Ok(Err(node)) => Begun::Waits { whom: of_node(&node), opened, opening },
+        Err(_) => Begun::Late { opened, opening },
     };
     (name, begun)
 }
 
 /// Lets an opening that waits for somebody go on in the background.
-fn let_wait(
+pub(super) fn let_wait(
     core: &Arc<Core>,
     (name, opening): (VolumeName, Arc<Opening>),
     whom: &str,
@@ -202,6 +213,18 @@ fn let_wait(
 ) {
     tracing::warn!(volume = %name, "a volume waits for {whom}, and delays only itself");
     core.note_waits(&name, whom);
+    core.node.workers.spawn(open_once_free(Arc::clone(core), (name, opening), opened));
+}
+
+/// Lets an opening that has not ended in its time go on in the background.
+pub(super) fn let_go_on(
+    core: &Arc<Core>,
+    (name, opening): (VolumeName, Arc<Opening>),
+    opened: BoxFuture<'static, Result<(), NodeError>>,
+) {
+    let why = "it is being opened, and what keeps its bytes has not answered yet".to_owned();
+    tracing::warn!(volume = %name, "{why}");
+    core.note_not_served(&name, Some(why));
     core.node.workers.spawn(open_once_free(Arc::clone(core), (name, opening), opened));
 }
 
@@ -218,8 +241,14 @@ async fn open_once_free(
             // A verb that attaches it meanwhile reports its own result.
             Err(
                 NodeError::ShuttingDown | NodeError::Changing { .. } | NodeError::TakenBack { .. },
-            )
-            | Ok(()) => return,
+            ) => return,
+            Ok(()) => {
+                // It may have ended just before it was noted.
+                if core.entry(name.as_str()).is_some() {
+                    core.note_not_served(&name, None);
+                }
+                return;
+            }
             Err(error) => match error.of_log() {
                 Some(LogError::InUse { node, .. }) => core.note_waits(&name, &of_node(node)),
                 _ => return core.note_failed(&name, &error),
@@ -363,8 +392,11 @@ async fn offer(
             all.insert(name.clone(), running);
             let entry = Arc::new(entry);
             lock(&core.volumes).insert(name, Arc::clone(&entry));
-            // A reload that came since its settings were read may have found it in no table.
-            core.let_in_as_settings_say(&entry);
+            // A reload that came since its settings were read may have found it in no table. Where newer settings do not
+            // name it any more, what they say of volumes that they do not name is not said of it.
+            if core.is_told_of(&entry.name) {
+                core.let_in_as_settings_say(&entry);
+            }
             return Ok(());
         }
     }
@@ -558,197 +590,9 @@ async fn detach_now(
     closed
 }
 
-/// The result of loading a configuration anew.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reloaded {
-    /// Served from now on.
-    pub attached: Vec<VolumeName>,
-    /// Of these, the volumes that did not exist before, with their sizes in bytes.
-    pub created: Vec<(VolumeName, u64)>,
-    /// Not served any more.
-    pub detached: Vec<VolumeName>,
-    /// Not served though the settings name them, and what became of them: verbs left it so.
-    pub left_out: Vec<(VolumeName, String)>,
-    /// Served as before, or being opened as a verb asked for before: their changed settings take effect when they are
-    /// attached the next time.
-    pub kept_as_they_are: Vec<VolumeName>,
-    /// Served once those answer whom they wait for: the node that has them open, or their files.
-    pub waiting: Vec<(VolumeName, String)>,
-    /// What did not work, and why.
-    pub failed: Vec<(VolumeName, String)>,
-}
-
-/// Serves what the set names, and nothing else but what was attached by hand. A volume that has clients is not
-/// detached; the report names it. One that is served and of which the store has nothing that can be read just now is
-/// served on.
-pub(crate) async fn reload(
-    core: &Arc<Core>,
-    volumes: VolumeSet,
-    template: Box<VolumeSpec>,
-) -> Result<Reloaded, NodeError> {
-    core.set_wanted(volumes, template);
-    // Whom a list leaves out does not wait for the store to answer or for a volume to be closed.
-    core.let_in_as_settings_say_everywhere();
-    core.forget_where_settings_changed();
-    let Wanted { specs: wanted, unreadable, left_out } = wanted(core).await?;
-    let mut reloaded = Reloaded { left_out, ..Reloaded::default() };
-    let failed = |name: &VolumeName, error: &NodeError| (name.clone(), with_causes(error));
-    for (name, error) in &unreadable {
-        reloaded.failed.push(failed(name, error));
-        if core.entry(name.as_str()).is_none() {
-            core.note_failed(name, error);
-        }
-    }
-    // What cannot be read just now is in the store all the same.
-    let is_unreadable = |name: &VolumeName| unreadable.iter().any(|(other, _)| other == name);
-    let is_wanted = |name: &VolumeName| {
-        is_unreadable(name)
-            || core.is_attached_by_hand(name)
-            || wanted.iter().any(|spec| spec.name == *name)
-    };
-    // Openings that wait for another node begin anew, as the configuration says now, or not at all.
-    let begins_anew = |name: &VolumeName, is_configured| is_configured && !is_unreadable(name);
-    let taken_back = core.take_back(begins_anew).await;
-    for name in taken_back.into_iter().filter(|name| !is_wanted(name)) {
-        if core.entry(name.as_str()).is_none() {
-            left::close_if_held(core, name)?;
-        }
-    }
-    let opened_otherwise = core.opened_otherwise();
-    bring_in_line(core, &wanted, &is_wanted, &mut reloaded).await;
-    for name in opened_otherwise {
-        if !reloaded.kept_as_they_are.contains(&name) {
-            reloaded.kept_as_they_are.push(name);
-        }
-    }
-    core.forget_not_served(|name| !VolumeName::new(name).is_ok_and(|name| is_wanted(&name)));
-    core.keep_failed_before(&is_wanted);
-    let missing = wanted.into_iter().filter(|spec| core.entry(spec.name.as_str()).is_none());
-    let first = core.least_used_shard();
-    let attaching = missing.enumerate().map(|(index, spec)| {
-        let shard = (first + index) % core.node.shard_count();
-        open_or_wait(core, spec, shard)
-    });
-    for (name, begun) in join_all(attaching).await {
-        reloaded.add(core, name, begun);
-    }
-    Ok(reloaded)
-}
-
-impl Reloaded {
-    /// Adds what came of an opening.
-    fn add(&mut self, core: &Arc<Core>, name: VolumeName, begun: Begun) {
-        match begun {
-            Begun::Ended(Ok(())) => {
-                let created = core.entry(name.as_str()).filter(|entry| entry.created);
-                self.created.extend(created.map(|entry| (name.clone(), entry.gate.size())));
-                self.attached.push(name);
-            }
-            Begun::Ended(Err(NodeError::TakenBack { .. })) => {
-                self.left_out.push((name, "it was detached meanwhile".to_owned()));
-            }
-            Begun::Ended(Err(error @ NodeError::Changing { .. })) => {
-                let why = format!("{}; it is opened once that has ended", with_causes(&error));
-                open_after_change(core, name.clone());
-                self.failed.push((name, why));
-            }
-            Begun::Ended(Err(error)) => {
-                core.note_failed(&name, &error);
-                self.failed.push((name, with_causes(&error)));
-            }
-            Begun::Waits { whom, opened, opening } => {
-                let_wait(core, (name.clone(), opening), &whom, opened);
-                self.waiting.push((name, whom));
-            }
-        }
-    }
-}
-
-/// Opens a volume that the settings name once the verb or the close has ended that changes it, unless the settings or a
-/// verb say otherwise by then.
-fn open_after_change(core: &Arc<Core>, name: VolumeName) {
-    let opening = Arc::clone(core);
-    let opened = core.in_background(async move {
-        let core = &opening;
-        loop {
-            tokio::time::sleep(CHANGE_PAUSE).await;
-            let is_left = core.entry(name.as_str()).is_some() || core.is_detached_by_hand(&name);
-            let Some(spec) = core.line_of(&name).filter(|_| !is_left) else { return Ok(()) };
-            match open_or_wait(core, spec, core.least_used_shard()).await.1 {
-                Begun::Ended(Err(NodeError::Changing { .. })) => {}
-                Begun::Ended(Ok(())) => return Ok(()),
-                Begun::Ended(Err(error)) => {
-                    core.note_failed(&name, &error);
-                    return Ok(());
-                }
-                Begun::Waits { whom, opened, opening } => {
-                    let_wait(core, (name, opening), &whom, opened);
-                    return Ok(());
-                }
-            }
-        }
-    });
-    // It runs in the background.
-    drop(opened);
-}
-
-/// Has what is served served as the settings say, or no more.
-async fn bring_in_line(
-    core: &Arc<Core>,
-    wanted: &[VolumeSpec],
-    is_wanted: impl Fn(&VolumeName) -> bool,
-    reloaded: &mut Reloaded,
-) {
-    let mut leaving = Vec::new();
-    for entry in core.entries() {
-        let name = &entry.name;
-        let named = wanted.iter().find(|spec| spec.name == *name).cloned();
-        // One that a verb attached is served as the settings of all volumes say.
-        match named.or_else(|| is_wanted(name).then(|| core.spec_of(name))) {
-            Some(spec) if spec.serves_like(&entry.spec) => {}
-            Some(_) => reloaded.kept_as_they_are.push(name.clone()),
-            None => leaving.push(leave_out_within(core, name.clone())),
-        }
-    }
-    for (name, left_out) in join_all(leaving).await {
-        match left_out {
-            Some(Ok(())) => reloaded.detached.push(name),
-            Some(Err(error)) => reloaded.failed.push((name, with_causes(&error))),
-            None => {
-                let why =
-                    format!("it is still being closed after {LEAVE_TIME_MAX:?}, which goes on");
-                reloaded.failed.push((name, why));
-            }
-        }
-    }
-}
-
-/// Serves a volume no more that the settings do not name; nothing if that takes too long, and goes on.
-async fn leave_out_within(
-    core: &Arc<Core>,
-    name: VolumeName,
-) -> (VolumeName, Option<Result<(), NodeError>>) {
-    let (leaving, whose) = (Arc::clone(core), name.clone());
-    let left_out = core.in_background(async move { leave_out(&leaving, &whose).await });
-    (name, tokio::time::timeout(LEAVE_TIME_MAX, left_out).await.ok())
-}
-
-/// Serves a volume no more that the settings do not name.
-async fn leave_out(core: &Arc<Core>, name: &VolumeName) -> Result<(), NodeError> {
-    let how = Detaching { disconnect: false, closing: Closing::ToStore, asked: Asked::BySettings };
-    match detach(core, name.clone(), how).await? {
-        Stopped::Clean => Ok(()),
-        Stopped::LocalOnly => {
-            // Nobody would do it otherwise.
-            left::close(core, vec![name.clone()])?;
-            Err(NodeError::KeptInJournal { name: name.to_string() })
-        }
-    }
-}
-
 impl Core {
     /// Runs a change to its end though its caller goes away, until the process stops (A3).
-    fn in_background<T: Send + 'static>(
+    pub(super) fn in_background<T: Send + 'static>(
         self: &Arc<Self>,
         change: impl Future<Output = Result<T, NodeError>> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, NodeError>> {
@@ -768,7 +612,7 @@ impl Core {
     }
 
     /// The shard with the fewest volumes.
-    fn least_used_shard(&self) -> usize {
+    pub(super) fn least_used_shard(&self) -> usize {
         let mut counts = vec![0_usize; self.node.shard_count()];
         self.entries().iter().for_each(|entry| counts[entry.shard] += 1);
         let fewest = counts.iter().enumerate().min_by_key(|(_, count)| **count);
@@ -790,7 +634,7 @@ impl Core {
         self.note_not_served(name, None);
     }
 
-    fn note_failed(&self, name: &VolumeName, error: &NodeError) {
+    pub(super) fn note_failed(&self, name: &VolumeName, error: &NodeError) {
         // Whoever took it back or changes it says what becomes of it.
         if matches!(error, NodeError::Changing { .. } | NodeError::TakenBack { .. }) {
             return;

@@ -294,11 +294,18 @@ impl Core {
         *allowed = self.spec_of(&entry.name).allowed;
     }
 
+    /// Whether the settings say who may use a volume: they have it served, or a verb has.
+    pub(crate) fn is_told_of(&self, name: &VolumeName) -> bool {
+        !self.is_attached(name)
+            || self.is_attached_by_hand(name)
+            || mutant("stale_opening_lets_in_as_template")
+    }
+
     /// The same for all volumes that the settings have served, or that verbs have attached. What the settings do not
     /// name any more lets in whom it did before until it is closed.
     pub(crate) fn let_in_as_settings_say_everywhere(&self) {
         for entry in self.entries() {
-            if !self.is_attached(&entry.name) || self.is_attached_by_hand(&entry.name) {
+            if self.is_told_of(&entry.name) {
                 self.let_in_as_settings_say(&entry);
             }
         }

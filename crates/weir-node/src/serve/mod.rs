@@ -24,6 +24,7 @@ mod left;
 pub(crate) mod lock;
 pub(crate) mod nbd_place;
 mod one_export;
+pub(crate) mod reload;
 mod replaceable;
 pub(crate) mod replica;
 mod running;

@@ -27,7 +27,7 @@ use crate::error::{NodeError, ProcessId};
 use crate::home::{Home, known_stores, processes};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
-use crate::serve::attach::{self, Reloaded};
+use crate::serve::attach;
 use crate::serve::cache::NodeCache;
 use crate::serve::cache_setting::CacheSetting;
 use crate::serve::cache_start::open_for_start;
@@ -40,6 +40,7 @@ use crate::serve::left;
 use crate::serve::lock::lock;
 use crate::serve::nbd_place::{NbdAccess, NbdAddress, NbdPlace};
 use crate::serve::one_export::connection_options;
+use crate::serve::reload::{self, Reloaded};
 use crate::serve::replica::End;
 use crate::serve::running::{ANCILLARY_TIME, BeingClosed, Changing, Ended, Running};
 use crate::serve::sessions::kept::Sessions;
@@ -352,7 +353,23 @@ impl Service {
         volumes: VolumeSet,
         template: Box<VolumeSpec>,
     ) -> LocalBoxFuture<'a, Result<Reloaded, NodeError>> {
-        Box::pin(async move { attach::reload(&self.core, volumes, template).await })
+        self.take_settings(volumes, template);
+        self.follow_settings()
+    }
+
+    /// The first part of [`Service::reload`]: whom the settings let in counts from now on. It waits for nothing.
+    pub fn take_settings(&self, volumes: VolumeSet, template: Box<VolumeSpec>) {
+        reload::take_settings(&self.core, volumes, template);
+    }
+
+    /// The second part: opens and closes volumes as the settings say that were taken last. One at a time. It waits for a
+    /// minute at most for what is closed, and for as much for what is opened; both go on after that.
+    ///
+    /// # Errors
+    /// Those of a reload.
+    #[inline(never)]
+    pub fn follow_settings<'a>(&'a self) -> LocalBoxFuture<'a, Result<Reloaded, NodeError>> {
+        Box::pin(async move { reload::follow_settings(&self.core).await })
     }
 
     /// The certificates, where there are any: to be read anew on a thread that may block.
@@ -377,12 +394,14 @@ impl Service {
         lock(&self.core.not_loaded).certificates = trouble;
     }
 
-    /// Has the status say why the configuration was not loaded, until one is; of one that `is_read`, why the volumes
-    /// that it names are not known, though the rest of it counts.
-    pub fn note_reload(&self, trouble: Option<String>, is_read: bool) {
-        let mut noted = lock(&self.core.not_loaded);
-        (noted.configuration, noted.volumes) =
-            if is_read { (None, trouble) } else { (trouble, None) };
+    /// Has the status say why the configuration was not loaded, until one is.
+    pub fn note_reload(&self, trouble: Option<String>) {
+        lock(&self.core.not_loaded).configuration = trouble;
+    }
+
+    /// Has the status say why the volumes that it names are not known, until they are.
+    pub fn note_volumes(&self, trouble: Option<String>) {
+        lock(&self.core.not_loaded).volumes = trouble;
     }
 
     /// Whether the next process may go on with these certificates: what keeps a reload from taking them keeps this

@@ -14,7 +14,7 @@ use super::*;
 pub(super) struct Passage(Arc<AtomicBool>);
 
 impl Passage {
-    fn open(at: &Path, server: PathBuf) -> Self {
+    pub(super) fn open(at: &Path, server: PathBuf) -> Self {
         let (listener, passage) = (UnixListener::bind(at).expect("bound"), Self(Arc::default()));
         let passing = passage.clone();
         std::thread::spawn(move || {

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use weir_node::{Allowed, NbdAddress};
 
+use super::closing::{Passage, remotes};
 use super::common::flags_of;
 use super::*;
 
@@ -228,4 +229,38 @@ fn a_reload_says_which_volumes_are_new() {
         service.stop(Closing::ToStore).await.expect("all are closed");
     });
     place.node.shut_down();
+}
+
+/// An opening takes its time, and newer settings count meanwhile. What they say of volumes that they do not name is not
+/// said of the one that is being opened as the settings before had it.
+#[test]
+fn an_opening_that_newer_settings_overtake_lets_in_whom_its_own_did() {
+    let (server, place) = (Place::new(), Place::new());
+    run(async {
+        let serving = server.serve().await;
+        let path = place.directory.path().join("passage");
+        let passing = Passage::open(&path, server.directory.path().join("data/nbd.sock"));
+        passing.hang(true);
+        let everybody = template(&place, Allowed::All, false);
+        let service = serve(&place, listed(&everybody), everybody.clone()).await;
+        let (mut first, others) = (remotes(&place, &["far"], &path), listed(&everybody));
+        if let (VolumeSet::Listed(specs), VolumeSet::Listed(others)) = (&mut first, others) {
+            specs[0].allowed = Allowed::listed(Some(&vec!["alice".to_owned()]));
+            specs.extend(others);
+        }
+        service.take_settings(first, Box::new(everybody.clone()));
+        let newer = async {
+            service.take_settings(listed(&everybody), Box::new(everybody.clone()));
+            passing.hang(false);
+        };
+        let (reloaded, ()) = futures_util::join!(service.follow_settings(), newer);
+        assert_eq!(reloaded.expect("loaded").attached, [name("far")]);
+        assert!(lets_in(&service, "listed") && !lets_in(&service, "far"));
+        let reloaded = service.follow_settings().await.expect("loaded");
+        assert_eq!(reloaded.detached, [name("far")]);
+        service.stop(Closing::ToStore).await.expect("closed");
+        serving.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+    server.node.shut_down();
 }

@@ -7,6 +7,7 @@ mod check;
 pub(crate) mod limits;
 pub(crate) mod manual;
 pub(crate) mod pki;
+mod reload;
 pub(crate) mod replicate;
 pub(crate) mod serve;
 pub(crate) mod snapshot;

@@ -4,22 +4,22 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use weir_net::tls::{MinVersion, Tls};
+use weir_net::tls::Tls;
 use weir_node::config::Config;
-use weir_node::size::{counted, human};
+use weir_node::size::counted;
 use weir_node::{
     EndpointKind, HANDED_OVER_MAX, HandedOver, Inherited, Node, NodeError, Parting, Passed,
-    Reloaded, Service, ServiceOptions, Stopped, VolumeSet, VolumeSpec,
+    Service, ServiceOptions, Stopped, VolumeSet,
 };
 
 use crate::cli::global::Global;
 use crate::cli::serve::Serve;
+use crate::commands::reload::{Anew, Files, Reloads, read_anew};
 use crate::commands::up;
-use crate::process::reading::Reading;
 use crate::process::relay::{self, Side};
 use crate::process::signals::{self, Signals, quit, received};
 use crate::process::upgrade::Successor;
@@ -157,59 +157,11 @@ impl Told {
     }
 }
 
-/// What counts of a configuration that is loaded anew.
-struct Anew {
-    volumes: VolumeSet,
-    /// How volumes are served that it does not name.
-    template: Box<VolumeSpec>,
-    /// The certificates, where it names any.
-    tls: Option<Tls>,
-    /// What differs from the settings that the process began with and counts from the next start on.
-    left: Vec<&'static str>,
-}
-
-/// Time for the files of settings and certificates to be read.
-const READ_MAX: Duration = Duration::from_secs(10);
-
 /// Time for the program that is installed to check its settings.
 const PROGRAM_CHECK_MAX: Duration = Duration::from_secs(25);
 
 /// The same with what this program then reads itself. Longer, so that a program that does not end is what is named.
 const CHECK_MAX: Duration = Duration::from_secs(30);
-
-/// The settings and certificates, to be read anew.
-struct Files {
-    /// What the process began with.
-    given: Arc<(Global, Config, Serve)>,
-    settings: Reading,
-    certificates: Reading,
-    successor: Reading,
-}
-
-impl Files {
-    fn given(global: Global, file: Config, serve: Serve) -> Self {
-        Self {
-            given: Arc::new((global, file, serve)),
-            settings: Reading::of("the settings"),
-            certificates: Reading::of("the certificates"),
-            successor: Reading::of("the settings of the next program"),
-        }
-    }
-
-    /// What the settings say now.
-    async fn anew(&self) -> Result<Anew, Failure> {
-        let given = Arc::clone(&self.given);
-        self.settings.within(READ_MAX, move || read_anew(&given)).await
-    }
-}
-
-/// Reads the settings; blocks.
-fn read_anew((global, before, serve): &(Global, Config, Serve)) -> Result<Anew, Failure> {
-    let file = settings::file(global)?;
-    let options = settings::serve(global, &file, serve, Inherited::default())?.1;
-    let left = before.left_to_the_next_start(&file);
-    Ok(Anew { volumes: options.volumes, template: options.template, tls: options.tls, left })
-}
 
 /// How serving ended.
 enum End {
@@ -289,8 +241,7 @@ async fn may_be_replaced(service: &Service, files: &Files) -> Result<Successor, 
     }
     let successor = next_program(service, files).await?;
     // Last, as what hangs from then on is waited for by the kernel.
-    let readings = [&files.settings, &files.certificates, &files.successor];
-    if let Some(why) = readings.into_iter().find_map(Reading::hangs) {
+    if let Some(why) = files.hang() {
         return Err(not_replaced(why));
     }
     match service.unanswered(FILES_ANSWER_MAX).await {
@@ -344,37 +295,20 @@ async fn serve_until_told(
     };
     announce(&service);
     systemd::notify("READY=1\n");
-    loop {
-        tokio::select! {
+    let heard = {
+        let mut reloads = Reloads::new(&service, files);
+        hear(&service, files, &mut reloads, (signals, replace, reload)).await
+    };
+    if let Some(Successor { program, takes_sessions }) = heard {
+        say!("replacing the program by {}", program.display());
+        let mut volumes = service.handed_over();
+        let mut parting = tokio::select! {
             biased;
-            _ = signals.next() => break,
-            Some(()) = received(reload.as_mut()) => tokio::select! {
-                biased;
-                _ = signals.next() => break,
-                () = load_anew(&service, files) => {}
-            },
-            _ = replace.recv() => match tokio::select! {
-                biased;
-                _ = signals.next() => break,
-                found = may_be_replaced(&service, files) => found,
-            } {
-                Ok(Successor { program, takes_sessions }) => {
-                    say!("replacing the program by {}", program.display());
-                    let mut volumes = service.handed_over();
-                    let mut parting = tokio::select! {
-                        biased;
-                        number = signals.next() => quit(number),
-                        parting = service.hand_over(takes_sessions) => parting,
-                    };
-                    volumes.append(&mut parting.failed);
-                    return Ok(End::Replaced { program, parting, volumes });
-                }
-                Err(failure) => {
-                    failure.print();
-                    say!("the program that runs serves on, with every connection");
-                }
-            },
-        }
+            number = signals.next() => quit(number),
+            parting = service.hand_over(takes_sessions) => parting,
+        };
+        volumes.append(&mut parting.failed);
+        return Ok(End::Replaced { program, parting, volumes });
     }
     systemd::notify("STOPPING=1\n");
     say!("stopping: flushing all volumes");
@@ -386,98 +320,45 @@ async fn serve_until_told(
     Ok(End::Stopped)
 }
 
-/// Loads the configuration anew and serves what it names. If there is an error in it, nothing changes.
-async fn load_anew(service: &Service, files: &Files) {
-    systemd::notify("RELOADING=1\n");
-    let anew = files.anew().await;
-    let tls = anew.as_ref().ok().and_then(|anew| anew.tls.as_ref());
-    load_certificates(service, &files.certificates, tls.map(Tls::min_version)).await;
-    let is_read = anew.is_ok();
-    let reloaded = match anew {
-        Ok(Anew { volumes, template, left, .. }) => {
-            if !left.is_empty() {
-                let left = left.join(", ");
-                say!("warning: what has changed of these counts from the next start on: {left}");
-            }
-            service.reload(volumes, template).await.map_err(Failure::from)
-        }
-        Err(failure) => Err(failure),
-    };
-    systemd::notify("READY=1\n");
-    let trouble = reloaded.as_ref().err().map(|failure| failure.message().to_owned());
-    service.note_reload(trouble, is_read);
-    match reloaded {
-        Ok(reloaded) => tell(service, &reloaded),
-        Err(failure) => {
-            match is_read {
-                true => say!(
-                    "the configuration was loaded, and whom it lets in counts; which volumes it names is not known, so \
-                     those that are served stay"
-                ),
-                false => say!("the configuration was not loaded; what is served stays as it is"),
-            }
-            failure.print();
-        }
-    }
-}
+/// How long a replacement waits for a reload that goes on.
+const RELOAD_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Loads the certificates anew, also where the configuration is wrong: whom they revoke is not to wait for that.
-async fn load_certificates(service: &Service, reading: &Reading, min_version: Option<MinVersion>) {
-    let Some(tls) = service.certificates() else { return };
-    let read = move || {
-        let read = tls.read_anew(min_version.unwrap_or_else(|| tls.min_version()));
-        read.map_err(|error| NodeError::from(error).into())
-    };
-    let loaded = reading.within(READ_MAX, read).await;
-    let loaded = loaded.and_then(|read| Ok(service.take_certificates(read)?));
-    let trouble = loaded.as_ref().err().map(|failure| failure.message().to_owned());
-    service.note_certificates(trouble);
-    match loaded {
-        Ok(status) => {
-            let of_client = status.client.filter(|client| Some(client) != status.server.as_ref());
-            for holder in status.server.iter().chain(&of_client) {
-                let until = humantime::format_rfc3339_seconds(UNIX_EPOCH + holder.expires);
-                say!("the certificate of {} is loaded: it expires at {until}", holder.name);
-            }
+/// Hears the signals of a process that serves until one of them ends it: the program that takes its place, or nothing
+/// where it is to stop. Reloads go on meanwhile.
+async fn hear(
+    service: &Service,
+    files: &Files,
+    reloads: &mut Reloads<'_>,
+    (signals, replace, reload): (&mut Signals, &mut Signal, &mut Option<Signal>),
+) -> Option<Successor> {
+    loop {
+        tokio::select! {
+            biased;
+            _ = signals.next() => return None,
+            Some(()) = received(reload.as_mut()) => reloads.begin(),
+            _ = replace.recv() => {
+                let found = async {
+                    if tokio::time::timeout(RELOAD_WAIT_MAX, reloads.end()).await.is_err() {
+                        let why = "the settings are being loaded anew, which waits for volumes to be opened or closed";
+                        return Err(not_replaced(why));
+                    }
+                    may_be_replaced(service, files).await
+                };
+                match tokio::select! {
+                    biased;
+                    _ = signals.next() => return None,
+                    found = found => found,
+                } {
+                    Ok(successor) => return Some(successor),
+                    Err(failure) => {
+                        failure.print();
+                        say!("the program that runs serves on, with every connection");
+                    }
+                }
+            },
+            () = reloads.end(), if reloads.go_on() => {}
         }
-        Err(failure) => {
-            say!("the certificates were not loaded; those in use stay in use");
-            failure.print();
-        }
     }
-}
-
-/// Says what a reload has changed.
-fn tell(service: &Service, reloaded: &Reloaded) {
-    for name in &reloaded.attached {
-        match reloaded.created.iter().find(|(created, _)| created == name) {
-            Some((_, size)) => say!(
-                "volume {name} is served now: a new volume of {}, with nothing in it",
-                human(*size)
-            ),
-            None => say!("volume {name} is served now"),
-        }
-    }
-    for (name, what) in &reloaded.left_out {
-        say!("volume {name} is left out: {what}");
-    }
-    for name in &reloaded.detached {
-        say!("volume {name} is not served any more");
-    }
-    for name in &reloaded.kept_as_they_are {
-        say!(
-            "volume {name} keeps its settings until it is detached and attached, or weir is restarted"
-        );
-    }
-    for (name, whom) in &reloaded.waiting {
-        say!("volume {name} is served later: it waits for {whom}");
-    }
-    for (name, reason) in &reloaded.failed {
-        say!("warning: volume {name}: {reason}");
-    }
-    let count = service.served().len();
-    let are = if count == 1 { "is" } else { "are" };
-    say!("the configuration is loaded: {} {are} served", counted(count, "volume"));
 }
 
 fn announce(service: &Service) {
