@@ -142,7 +142,8 @@ fn who_is_taken_off_a_list_does_not_stay_let_in_while_a_volume_is_opened() {
 /// `weir serve` with these settings.
 fn command(directory: &Path, config: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("WEIR_")) {
+    let is_setting = |name: &str| name.starts_with("WEIR_") && name != "WEIR_MUTANT";
+    for (name, _) in std::env::vars().filter(|(name, _)| is_setting(name)) {
         command.env_remove(name);
     }
     command.env("WEIR_DATA_DIR", directory.join("data")).arg("serve").arg("--config").arg(config);
