@@ -1,5 +1,5 @@
-//! What is left of the program that was asked whether it could take the place of one that runs, and what a process hears
-//! while it loads its settings anew.
+//! What is left of the program that was asked whether it could take the place of one that runs, and what a process
+//! hears while it loads its settings anew.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,

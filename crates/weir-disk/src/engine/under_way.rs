@@ -90,7 +90,7 @@ mod tests {
         let job = engine.run(move || {
             let _call = Call::begin(&called);
             began.send(()).unwrap();
-            drop(file.recv());
+            let _ = file.recv();
         });
         let mut job = Box::pin(job);
         assert!(futures_util::FutureExt::now_or_never(&mut job).is_none());

@@ -299,12 +299,8 @@ async fn open(
     if core.entry(name.as_str()).is_some() {
         return Ok(());
     }
-    // A verb may have detached it since the settings were read.
-    if !opening.is_by_hand() && core.is_detached_by_hand(&name) && !mutant("reload_undoes_detach") {
-        return Err(NodeError::TakenBack { name: name.to_string() });
-    }
     if !opening.is_by_hand() {
-        core.check_not_failed_before(&spec)?;
+        check_left_to_settings(&core, &spec)?;
     }
     take_from_left(&core, &name).await;
     let (ready, mut started) = oneshot::channel();
@@ -361,6 +357,15 @@ async fn open(
     Ok(())
 }
 
+/// Checks that the settings alone may have a volume served.
+fn check_left_to_settings(core: &Core, spec: &VolumeSpec) -> Result<(), NodeError> {
+    // A verb may have detached it since the settings were read.
+    if core.is_detached_by_hand(&spec.name) && !mutant("reload_undoes_detach") {
+        return Err(NodeError::TakenBack { name: spec.name.to_string() });
+    }
+    core.failed_before.check(spec)
+}
+
 /// Waits for the close of a volume that was left out and is wanted again, and sees to it that no other one begins.
 async fn take_from_left(core: &Core, name: &VolumeName) {
     if core.is_left(name) {
@@ -387,13 +392,13 @@ async fn offer(
             return Err(NodeError::ShuttingDown);
         }
         if !opening.is_taken_back() {
-            core.forget_failed_before(&entry.name);
+            core.failed_before.forget(&entry.name);
             core.cache.limit_share(entry.id, entry.spec.stages.cache_share);
             all.insert(name.clone(), running);
             let entry = Arc::new(entry);
             lock(&core.volumes).insert(name, Arc::clone(&entry));
-            // A reload that came since its settings were read may have found it in no table. Where newer settings do not
-            // name it any more, what they say of volumes that they do not name is not said of it.
+            // A reload that came since its settings were read may have found it in no table. Where newer settings do
+            // not name it any more, what they say of volumes that they do not name is not said of it.
             if core.is_told_of(&entry.name) {
                 core.let_in_as_settings_say(&entry);
             }
@@ -515,7 +520,7 @@ pub(crate) async fn detach(
 pub(crate) async fn take_back(core: &Arc<Core>, name: &VolumeName) -> Result<bool, NodeError> {
     let taken = core.take_back(|one, _| one == name).await;
     let is_served = core.entry(name.as_str()).is_some();
-    let had_failed = !is_served && core.forget_failed_before(name);
+    let had_failed = !is_served && core.failed_before.forget(name);
     if is_served || (taken.is_empty() && !had_failed) {
         return Ok(false);
     }

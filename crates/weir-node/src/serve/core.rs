@@ -25,7 +25,7 @@ use crate::node::shard::ShardContext;
 use crate::serve::by_hand::ByHand;
 use crate::serve::cache::NodeCache;
 use crate::serve::events::Events;
-use crate::serve::handed_over::FailedBefore;
+use crate::serve::failed::FailedBefore;
 use crate::serve::lock::lock;
 use crate::serve::nbd_place::NbdPlace;
 use crate::serve::replica::Following;

@@ -29,7 +29,7 @@ use crate::home::{Home, known_stores, opened};
 use crate::node::gate::Gate;
 use crate::node::hosted::Hosted;
 use crate::node::shard::ShardContext;
-use crate::serve::handed_over::refusal_to_hand_on;
+use crate::serve::failed::refusal_to_hand_on;
 use crate::serve::one_export::{OneExport, connection_options};
 use crate::serve::sessions::kept::Sessions;
 use crate::serve::spec::{Closing, EndpointKind, Stopped, VolumeSpec};
@@ -143,11 +143,7 @@ pub(crate) async fn host(
     listening.abort();
     // The task holds the volume, and with it the lock of its directory.
     let _ = listening.await;
-    let refusal = refusal_to_hand_on(closing, &opened.stack);
-    let stopped = close(&home, (opened.id, &opened.stack), deadline).await?;
-    if let Some(refusal) = refusal {
-        return Err(refusal);
-    }
+    let stopped = close_as(&home, (opened.id, &opened.stack), (closing, deadline)).await?;
     sessions.closed(&keeper, opened.id, epoch);
     Ok(stopped)
 }
@@ -431,6 +427,17 @@ async fn open_elsewhere(
     let mut id = [0; 16];
     context.env.random.fill(&mut id);
     Ok(Opened { stack, id: VolumeId(id), created, place, report })
+}
+
+/// Closes it; for the next process it is an error as well that it takes no writes any more.
+async fn close_as(
+    home: &Home,
+    (id, stack): (VolumeId, &Stack),
+    (closing, deadline): (Closing, Duration),
+) -> Result<Stopped, NodeError> {
+    let refusal = refusal_to_hand_on(closing, stack);
+    let stopped = close(home, (id, stack), deadline).await?;
+    refusal.map_or(Ok(stopped), Err)
 }
 
 async fn close(

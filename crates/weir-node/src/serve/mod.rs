@@ -17,6 +17,7 @@ pub(crate) mod close;
 pub(crate) mod core;
 pub(crate) mod events;
 mod exports;
+mod failed;
 pub(crate) mod handed_over;
 mod host;
 pub(crate) mod kept;

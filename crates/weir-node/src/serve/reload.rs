@@ -9,7 +9,7 @@ use weir_log::catalog::VolumeName;
 
 use crate::error::NodeError;
 use crate::serve::attach::{
-    Asked, Begun, Detaching, Wanted, detach, let_go_on, let_wait, open_or_wait, wanted,
+    Asked, Begun, Detaching, Failed, Wanted, detach, let_go_on, let_wait, open_or_wait, wanted,
 };
 use crate::serve::core::Core;
 use crate::serve::left;
@@ -45,8 +45,8 @@ pub struct Reloaded {
     pub failed: Vec<(VolumeName, String)>,
 }
 
-/// Has new settings count for whom they let in, and for what is decided from now on. Waits for nothing: whom a list leaves
-/// out does not wait for the store to answer, or for a volume to be opened or closed.
+/// Has new settings count for whom they let in, and for what is decided from now on. Waits for nothing: whom a list
+/// leaves out does not wait for the store to answer, or for a volume to be opened or closed.
 pub(crate) fn take_settings(core: &Core, volumes: VolumeSet, template: Box<VolumeSpec>) {
     core.set_wanted(volumes, template);
     core.let_in_as_settings_say_everywhere();
@@ -59,13 +59,7 @@ pub(crate) fn take_settings(core: &Core, volumes: VolumeSet, template: Box<Volum
 pub(crate) async fn follow_settings(core: &Arc<Core>) -> Result<Reloaded, NodeError> {
     let Wanted { specs: wanted, unreadable, left_out } = wanted(core).await?;
     let mut reloaded = Reloaded { left_out, ..Reloaded::default() };
-    let failed = |name: &VolumeName, error: &NodeError| (name.clone(), with_causes(error));
-    for (name, error) in &unreadable {
-        reloaded.failed.push(failed(name, error));
-        if core.entry(name.as_str()).is_none() {
-            core.note_failed(name, error);
-        }
-    }
+    note_unreadable(core, &unreadable, &mut reloaded);
     // What cannot be read just now is in the store all the same.
     let is_unreadable = |name: &VolumeName| unreadable.iter().any(|(other, _)| other == name);
     let is_wanted = |name: &VolumeName| {
@@ -89,7 +83,7 @@ pub(crate) async fn follow_settings(core: &Arc<Core>) -> Result<Reloaded, NodeEr
         }
     }
     core.forget_not_served(|name| !VolumeName::new(name).is_ok_and(|name| is_wanted(&name)));
-    core.keep_failed_before(&is_wanted);
+    core.failed_before.keep(is_wanted);
     let missing = wanted.into_iter().filter(|spec| core.entry(spec.name.as_str()).is_none());
     let first = core.least_used_shard();
     let attaching = missing.enumerate().map(|(index, spec)| {
@@ -113,7 +107,7 @@ pub(crate) async fn follow_settings(core: &Arc<Core>) -> Result<Reloaded, NodeEr
             }
             Begun::Ended(Err(error)) => {
                 core.note_failed(&name, &error);
-                reloaded.failed.push(failed(&name, &error));
+                reloaded.failed.push((name, with_causes(&error)));
             }
             Begun::Waits { whom, opened, opening } => {
                 let_wait(core, (name.clone(), opening), &whom, opened);
@@ -128,6 +122,16 @@ pub(crate) async fn follow_settings(core: &Arc<Core>) -> Result<Reloaded, NodeEr
         }
     }
     Ok(reloaded)
+}
+
+/// Notes of which volumes the store has nothing that can be read.
+fn note_unreadable(core: &Core, unreadable: &Failed, reloaded: &mut Reloaded) {
+    for (name, error) in unreadable {
+        reloaded.failed.push((name.clone(), with_causes(error)));
+        if core.entry(name.as_str()).is_none() {
+            core.note_failed(name, error);
+        }
+    }
 }
 
 /// Opens a volume that the settings name once the verb or the close has ended that changes it, unless the settings or a

@@ -25,9 +25,10 @@ const LOOK: Duration = Duration::from_millis(20);
 const SAY_TIME_MAX: Duration = Duration::from_secs(1);
 
 impl Service {
-    /// What this process must not be replaced beside, in words, if that does not end within `limit`: a close of a volume
-    /// in no store, a file that does not answer what its close will ask it, or a thread that has not come back from a
-    /// file system. Files are flushed by it. Waits for `limit` and a second at most; what was asked goes on after that.
+    /// What this process must not be replaced beside, in words, if that does not end within `limit`: a close of a
+    /// volume in no store, a file that does not answer what its close will ask it, or a thread that has not come back
+    /// from a file system. Files are flushed by it. Waits for `limit` and a second at most; what was asked goes on
+    /// after that.
     #[inline(never)]
     pub fn unanswered<'a>(&'a self, limit: Duration) -> LocalBoxFuture<'a, Option<String>> {
         Box::pin(async move {

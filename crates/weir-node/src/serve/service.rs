@@ -35,7 +35,7 @@ use crate::serve::close::told_of_wait;
 use crate::serve::core::{Core, Entry};
 use crate::serve::events::{EventKind, Events};
 use crate::serve::exports::Exported;
-use crate::serve::handed_over::{HandedOver, Parting, Was, wanted_after};
+use crate::serve::handed_over::{self, HandedOver, Parting, Was, wanted_after};
 use crate::serve::left;
 use crate::serve::lock::lock;
 use crate::serve::nbd_place::{NbdAccess, NbdAddress, NbdPlace};
@@ -263,7 +263,7 @@ impl Node {
             openings: Mutex::default(),
             changing: Changing::default(),
             not_served: Mutex::default(),
-            failed_before: Mutex::default(),
+            failed_before: Default::default(),
             left: Mutex::default(),
             left_turn: tokio::sync::Mutex::default(),
             kept_turn: Arc::default(),
@@ -362,8 +362,8 @@ impl Service {
         reload::take_settings(&self.core, volumes, template);
     }
 
-    /// The second part: opens and closes volumes as the settings say that were taken last. One at a time. It waits for a
-    /// minute at most for what is closed, and for as much for what is opened; both go on after that.
+    /// The second part: opens and closes volumes as the settings say that were taken last. One at a time. It waits for
+    /// a minute at most for what is closed, and for as much for what is opened; both go on after that.
     ///
     /// # Errors
     /// Those of a reload.
@@ -451,6 +451,13 @@ impl Service {
     #[must_use]
     pub fn not_served(&self) -> BTreeMap<String, String> {
         self.core.not_served()
+    }
+
+    /// The volumes that the next process is to serve or to close. Those in no store whose close fails come with
+    /// [`Parting`].
+    #[must_use]
+    pub fn handed_over(&self) -> Vec<HandedOver> {
+        handed_over::handed_over(&self.core)
     }
 
     /// Where NBD clients find the process.

@@ -371,7 +371,7 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
     let cache = core.cache.report();
     reasons.extend(process_reasons(core, &cache));
     let failed =
-        volumes.iter().any(|volume| volume.health == Health::Failed) || core.has_failed_before();
+        volumes.iter().any(|volume| volume.health == Health::Failed) || core.failed_before.is_any();
     let health = match (failed, reasons.is_empty()) {
         (true, _) => Health::Failed,
         (false, true) => Health::Ok,

@@ -280,8 +280,8 @@ fn a_replacement_does_not_wait_for_a_detach_that_has_begun() {
     place.node.shut_down();
 }
 
-/// Of a volume in no store nothing but this process has what it acknowledged: it is closed before the next process takes
-/// over, and whoever detaches it learns how that ended.
+/// Of a volume in no store nothing but this process has what it acknowledged: it is closed before the next process
+/// takes over, and whoever detaches it learns how that ended.
 #[test]
 fn a_replacement_waits_for_the_close_of_a_volume_in_no_store() {
     let (server, place) = (Place::new(), Place::new());

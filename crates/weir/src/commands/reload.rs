@@ -131,7 +131,7 @@ impl<'a> Reloads<'a> {
         }
     }
 
-    /// Takes those that were begun further; returns when all have ended. It can be dropped and called again at any time.
+    /// Takes those that were begun further; returns when all have ended. It can be dropped and called again.
     pub(crate) async fn end(&mut self) {
         while self.go_on() {
             tokio::select! {

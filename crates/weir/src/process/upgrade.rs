@@ -33,8 +33,8 @@ const DELETED: &[u8] = b" (deleted)";
 /// A volume that was attached has a `+` before its name, or a `~` if writes of clients were refused: the next process
 /// goes on serving it. One that was detached has a `-` there, and its identity behind a `:` where that is known: the
 /// next process does not serve it, whatever the settings say. One in no store that failed is there a second time, with
-/// a `?`, and behind a `:` each where its bytes are and why it failed: the next process does not serve it before somebody
-/// has looked at it. Programs that do not know a mark leave out what has it.
+/// a `?`, and behind a `:` each where its bytes are and why it failed: the next process does not serve it before
+/// somebody has looked at it. Programs that do not know a mark leave out what has it.
 const VOLUMES: &str = "WEIR_HANDED_OVER";
 
 /// The number of the process that asks whether another program could take its place; `1` from those before it counted.
