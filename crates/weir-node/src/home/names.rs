@@ -3,11 +3,13 @@
 //! A name says which volume is served as the export of that name, so no volume of the store is given one that the
 //! settings or a process of this data directory have for another kind: clients would find other bytes than were meant.
 
-use weir_device::mutant;
+use weir_device::{VolumeId, mutant};
 use weir_log::catalog::VolumeName;
+use weir_store::Store;
 
 use crate::error::NodeError;
 use crate::home::Home;
+use crate::home::processes::{Process, holder_among};
 use crate::serve::core::Core;
 
 /// What is said of a name that such a volume is served under.
@@ -43,6 +45,21 @@ impl Home {
             (false, _) => return Ok(()),
         };
         Err(NodeError::InMemory { name: name.to_string(), reason })
+    }
+
+    /// As [`Home::holder`], but an error where another volume is served here under the name that is in no store.
+    pub(crate) async fn holder_of_one(
+        &self,
+        store: &Store,
+        id: VolumeId,
+        name: &VolumeName,
+    ) -> Result<Option<Process>, NodeError> {
+        let processes = self.processes().await?;
+        let are_two = processes.iter().any(|process| process.without_store(name).is_some());
+        if are_two && !mutant("name_of_two_volumes_taken") {
+            return Err(NodeError::InMemory { name: name.to_string(), reason: AMBIGUOUS });
+        }
+        Ok(holder_among(processes, store, id))
     }
 
     /// Refuses a verb on a volume of the store where another volume is served here under its name that is in no store:

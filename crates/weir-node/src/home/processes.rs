@@ -108,6 +108,17 @@ pub(crate) fn state_of(process: i32) -> Option<char> {
     text.rsplit_once(") ")?.1.chars().next()
 }
 
+/// As [`Home::holder`], of these processes.
+pub(crate) fn holder_among(
+    processes: Vec<Process>,
+    store: &Store,
+    id: VolumeId,
+) -> Option<Process> {
+    let mut holder = processes.into_iter().find(|process| process.holds(store, id))?;
+    holder.client.mean(store, id);
+    Some(holder)
+}
+
 impl Home {
     /// The processes that serve volumes from this data directory.
     pub(crate) async fn processes(&self) -> Result<Vec<Process>, NodeError> {
@@ -130,12 +141,7 @@ impl Home {
         store: &Store,
         id: VolumeId,
     ) -> Result<Option<Process>, NodeError> {
-        let mut processes = self.processes().await?.into_iter();
-        let mut holder = processes.find(|process| process.holds(store, id));
-        if let Some(process) = &mut holder {
-            process.client.mean(store, id);
-        }
-        Ok(holder)
+        Ok(holder_among(self.processes().await?, store, id))
     }
 
     /// The process that serves a volume of that name which is in no store: a remote one, a file, memory.

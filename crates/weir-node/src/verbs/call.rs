@@ -26,18 +26,18 @@ async fn do_it<V: Verb>(
     place: Place,
     on_progress: OnProgress<'_>,
 ) -> Result<V::Report, NodeError> {
-    if !V::IS_OF_STORE && V::BY != By::Server {
-        place.refuse_if_two().await?;
-    }
     match V::BY {
-        By::Anyone | By::Aside => verb.on_store(place, on_progress).await,
+        By::Anyone | By::Aside => {
+            place.refuse_if_two().await?;
+            verb.on_store(place, on_progress).await
+        }
         By::Server => match by_server(&verb, &place, on_progress).await {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Err(said_of_one(&place, error).await)
             }
             called => called,
         },
-        By::Holder => match place.holder(Access::Write).await? {
+        By::Holder => match place.holder(Access::Write, V::IS_OF_STORE).await? {
             Some(process) => answering(process)?.call_parts(place.name, verb, on_progress).await,
             None => verb.on_store(place, on_progress).await,
         },
@@ -64,7 +64,7 @@ async fn by_server<V: Verb>(
 
 /// What is said where no process that serves many volumes serves this one: a process of `weir up` may.
 async fn said_of_one(place: &Place, error: NodeError) -> NodeError {
-    match place.holder(Access::Write).await {
+    match place.holder(Access::Write, true).await {
         Ok(Some(process)) if process.is_single() => NodeError::SingleVolume { process: process.id },
         _ => error,
     }
@@ -127,8 +127,7 @@ impl Node {
     ) -> Result<Option<V::Report>, NodeError> {
         self.run(0, move |context| async move {
             let place = place(context, home, Some(name.clone()));
-            place.refuse_if_two().await?;
-            let Some(process) = place.holder(Access::Read).await? else { return Ok(None) };
+            let Some(process) = place.holder(Access::Read, false).await? else { return Ok(None) };
             answering(process)?.call(Some(&name), &verb, &|_, _| {}).await.map(Some)
         })
         .await?

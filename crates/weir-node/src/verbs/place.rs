@@ -133,9 +133,15 @@ impl Place {
     }
 
     /// The other process of this data directory that serves the volume, if there is one.
-    pub(super) async fn holder(&self, access: Access) -> Result<Option<Process>, NodeError> {
+    /// `is_of_store` says that the one in the store is meant, whatever else is served under its name.
+    pub(super) async fn holder(
+        &self,
+        access: Access,
+        is_of_store: bool,
+    ) -> Result<Option<Process>, NodeError> {
         match self.find(access).await {
-            Ok((store, id)) => self.home.holder(&store, id).await,
+            Ok((store, id)) if is_of_store => self.home.holder(&store, id).await,
+            Ok((store, id)) => self.home.holder_of_one(&store, id, &self.name()?).await,
             Err(
                 error @ (NodeError::NoStore { .. } | NodeError::Log(LogError::NoSuchVolume { .. })),
             ) => match self.home.holder_without_store(&self.name()?).await? {

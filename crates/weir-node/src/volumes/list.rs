@@ -7,7 +7,6 @@ use weir_store::{Access, Store};
 
 use crate::api::types::{Listed, Shown};
 use crate::error::NodeError;
-use crate::home::names::AMBIGUOUS;
 use crate::home::processes::Process;
 use crate::home::{Home, known_stores};
 use crate::node::Node;
@@ -88,9 +87,8 @@ pub(crate) async fn show(
         }
         found => found?,
     };
-    home.refuse_ambiguous(name, AMBIGUOUS).await?;
     let id = volume_id(&details.summary)?;
-    let holder = home.holder(&store, id).await?;
+    let holder = home.holder_of_one(&store, id, name).await?;
     if holder.is_none() && details.summary.is_renewed {
         details.summary.is_renewed = !was_left_here(context, home, &store, id).await?;
     }
