@@ -13,7 +13,7 @@ use crate::directory::{Directory, RealDirectory};
 use crate::engine::Engine;
 use crate::engine::image::{self, OpenImage};
 use crate::engine::metadata::{self, MetadataJob};
-use crate::engine::threads::ThreadEngine;
+use crate::engine::threads::{THREADS_MAX, ThreadEngine};
 use crate::engine::under_way::Question;
 use crate::engine::uring::UringEngine;
 use crate::error::{DiskError, DiskOperation};
@@ -28,9 +28,6 @@ const HELPER_THREADS_MAX: usize = 2;
 
 /// Threads that open images: more than a few file systems that hang at a time.
 const OPENING_THREADS_MAX: usize = 8;
-
-/// Threads of one image without a ring, which read, write and sync it.
-const IMAGE_THREADS_MAX: usize = 4;
 
 /// How long an image that is locked is waited for: longer than requests of a killed process take, if their disk is not
 /// hung.
@@ -68,7 +65,7 @@ impl Disks {
     pub fn new(choice: EngineChoice) -> Result<Self, DiskError> {
         let engine = Engine::start(choice)?;
         let opening = Engine::Threads(ThreadEngine::unjoined(OPENING_THREADS_MAX));
-        let apart = engine.with_own_helpers();
+        let apart = engine.with_own_helpers(ThreadEngine::with_threads);
         Ok(Self { engine, opening, apart, direct: DirectIo::default() })
     }
 
@@ -145,7 +142,8 @@ impl Disks {
             }
         };
         let OpenImage { file, size, zero_bytes, can_zero, created } = opened;
-        let file = File::real(file, self.engine.for_one_image());
+        // The others, and its end, do not wait for what hangs in it.
+        let file = File::real(file, self.engine.with_own_helpers(ThreadEngine::unjoined));
         Ok(Image { file, size, zero_bytes, can_zero, created })
     }
 }
@@ -173,22 +171,11 @@ impl Engine {
         Ok(engine)
     }
 
-    fn with_own_helpers(&self) -> Self {
+    /// The same with threads of its own, started as `pool` does.
+    fn with_own_helpers(&self, pool: impl FnOnce(usize) -> ThreadEngine) -> Self {
         match self {
-            Self::Threads(_) => Self::Threads(ThreadEngine::new()),
-            Self::Uring(ring, _) => {
-                Self::Uring(ring.clone(), ThreadEngine::with_threads(HELPER_THREADS_MAX))
-            }
-        }
-    }
-
-    /// With threads for one image alone: the others, and its end, do not wait for what hangs in it.
-    fn for_one_image(&self) -> Self {
-        match self {
-            Self::Threads(_) => Self::Threads(ThreadEngine::unjoined(IMAGE_THREADS_MAX)),
-            Self::Uring(ring, _) => {
-                Self::Uring(ring.clone(), ThreadEngine::unjoined(HELPER_THREADS_MAX))
-            }
+            Self::Threads(_) => Self::Threads(pool(THREADS_MAX)),
+            Self::Uring(ring, _) => Self::Uring(ring.clone(), pool(HELPER_THREADS_MAX)),
         }
     }
 
@@ -239,7 +226,8 @@ mod tests {
             .run_until(async {
                 for choice in [EngineChoice::Threads, EngineChoice::Auto] {
                     let disks = Disks::new(choice).unwrap();
-                    let (one, other) = (disks.engine.for_one_image(), disks.engine.for_one_image());
+                    let of_image = || disks.engine.with_own_helpers(ThreadEngine::unjoined);
+                    let (one, other) = (of_image(), of_image());
                     let (hung, answer) = channel::<()>();
                     let answer = Arc::new(std::sync::Mutex::new(answer));
                     for _ in 0..32 {

@@ -22,7 +22,7 @@ use crate::engine::under_way::Call;
 use crate::error::{DiskError, DiskOperation};
 
 /// Most threads of one pool: a journal write, a sync, and a few reads beside them.
-const THREADS_MAX: usize = 4;
+pub(crate) const THREADS_MAX: usize = 4;
 
 type Job = Box<dyn FnOnce() + Send>;
 

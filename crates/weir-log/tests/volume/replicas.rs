@@ -414,6 +414,15 @@ fn what_a_volume_is_asked_to_publish_is_at_the_replica_and_before_that_nothing_i
     });
 }
 
+/// Writes the volume anew, until what it held before is collected; what it holds then.
+async fn written_anew(host: &Host) -> Vec<u8> {
+    let (volume, _) = host.open().await;
+    let data = fill(&volume, 2).await;
+    volume.snapshot(&VolumeName::new("root").expect("valid")).await.expect("taken");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    data
+}
+
 #[test]
 fn a_root_that_is_collected_while_it_is_copied_gives_way_to_the_newest() {
     run(async {
@@ -428,11 +437,7 @@ fn a_root_that_is_collected_while_it_is_copied_gives_way_to_the_newest() {
         let mut replicator = there.begin(&host).await;
         let (moved, last) = futures_util::join!(replicator.move_root(), async {
             tokio::time::sleep(Duration::from_secs(2)).await;
-            let (volume, _) = host.open().await;
-            let data = fill(&volume, 2).await;
-            volume.snapshot(&VolumeName::new("root").unwrap()).await.unwrap();
-            tokio::time::sleep(Duration::from_secs(60)).await;
-            data
+            written_anew(&host).await
         });
         assert!(moved.unwrap());
         assert!(replicator.status().restarts > 0);
@@ -465,11 +470,7 @@ fn a_root_that_is_collected_after_its_store_did_not_find_an_object_gives_way_too
             while there.told.borrow().restarts == 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            let (volume, _) = host.open().await;
-            let data = fill(&volume, 2).await;
-            volume.snapshot(&VolumeName::new("root").unwrap()).await.unwrap();
-            tokio::time::sleep(Duration::from_secs(60)).await;
-            data
+            written_anew(&host).await
         });
         assert!(moved.unwrap());
         assert!(replicator.status().restarts > 1);
