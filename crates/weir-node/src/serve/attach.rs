@@ -119,7 +119,6 @@ pub(crate) async fn open_all(
             Begun::Ended(Ok(())) => {}
             Begun::Ended(Err(error)) => failed.push((name, error)),
             Begun::Waits { whom, opened, opening } => held.push((name, whom, opened, opening)),
-            Begun::Late { .. } => unreachable!("it has no limit"),
         }
     }
     for (name, whom, opened, opening) in held {
@@ -145,14 +144,9 @@ pub(crate) async fn open_all(
 /// What the opening of a volume has come to.
 pub(super) enum Begun {
     Ended(Result<(), NodeError>),
-    /// It waits for another node, or for its file; `opened` is its result.
+    /// It waits for another node, or for what keeps its bytes; `opened` is its result.
     Waits {
         whom: String,
-        opened: BoxFuture<'static, Result<(), NodeError>>,
-        opening: Arc<Opening>,
-    },
-    /// It has not ended in its time; `opened` is its result.
-    Late {
         opened: BoxFuture<'static, Result<(), NodeError>>,
         opening: Arc<Opening>,
     },
@@ -163,7 +157,8 @@ fn of_node(node: &str) -> String {
     format!("node {node:?}, which has not closed it")
 }
 
-/// Opens a volume and offers it, or says who is waited for, or that it takes longer than `limit`.
+/// Opens a volume and offers it, or says who is waited for: also where that takes longer than `limit`, or than
+/// [`FILE_PATIENCE`] with a file.
 pub(super) async fn open_or_wait(
     core: &Arc<Core>,
     spec: VolumeSpec,
@@ -171,24 +166,17 @@ pub(super) async fn open_or_wait(
     limit: Duration,
 ) -> (VolumeName, Begun) {
     let name = spec.name.clone();
-    let file = match &spec.endpoint {
+    let (late, limit) = match &spec.endpoint {
         EndpointKind::File(file) => {
-            Some(format!("its file {}, which does not answer", file.path.display()))
+            let late = format!("its file {}, which does not answer", file.path.display());
+            (late, limit.min(FILE_PATIENCE))
         }
-        _ => None,
+        _ => ("what keeps its bytes, which has not answered yet".to_owned(), limit),
     };
     let (waits, held) = oneshot::channel();
     let opening = Opening::begin(core, &name);
     let begun = open(Arc::clone(core), spec, shard, Some(waits), Arc::clone(&opening));
     let mut opened = core.in_background(begun);
-    if let Some(file) = file {
-        // Other volumes are served meanwhile.
-        let begun = match tokio::time::timeout(FILE_PATIENCE, &mut opened).await {
-            Ok(opened) => Begun::Ended(opened),
-            Err(_) => Begun::Waits { whom: file, opened, opening },
-        };
-        return (name, begun);
-    }
     let first = async {
         match select(&mut opened, held).await {
             Either::Left((opened, _)) => Ok(opened),
@@ -199,7 +187,7 @@ pub(super) async fn open_or_wait(
     let begun = match tokio::time::timeout(limit, first).await {
         Ok(Ok(opened)) => Begun::Ended(opened),
         Ok(Err(node)) => Begun::Waits { whom: of_node(&node), opened, opening },
-        Err(_) => Begun::Late { opened, opening },
+        Err(_) => Begun::Waits { whom: late, opened, opening },
     };
     (name, begun)
 }
@@ -213,18 +201,6 @@ pub(super) fn let_wait(
 ) {
     tracing::warn!(volume = %name, "a volume waits for {whom}, and delays only itself");
     core.note_waits(&name, whom);
-    core.node.workers.spawn(open_once_free(Arc::clone(core), (name, opening), opened));
-}
-
-/// Lets an opening that has not ended in its time go on in the background.
-pub(super) fn let_go_on(
-    core: &Arc<Core>,
-    (name, opening): (VolumeName, Arc<Opening>),
-    opened: BoxFuture<'static, Result<(), NodeError>>,
-) {
-    let why = "it is being opened, and what keeps its bytes has not answered yet".to_owned();
-    tracing::warn!(volume = %name, "{why}");
-    core.note_not_served(&name, Some(why));
     core.node.workers.spawn(open_once_free(Arc::clone(core), (name, opening), opened));
 }
 

@@ -9,7 +9,7 @@ use weir_log::catalog::VolumeName;
 
 use crate::error::NodeError;
 use crate::serve::attach::{
-    Asked, Begun, Detaching, Failed, Wanted, detach, let_go_on, let_wait, open_or_wait, wanted,
+    Asked, Begun, Detaching, Failed, Wanted, detach, let_wait, open_or_wait, wanted,
 };
 use crate::serve::core::Core;
 use crate::serve::left;
@@ -113,12 +113,6 @@ pub(crate) async fn follow_settings(core: &Arc<Core>) -> Result<Reloaded, NodeEr
                 let_wait(core, (name.clone(), opening), &whom, opened);
                 reloaded.waiting.push((name, whom));
             }
-            Begun::Late { opened, opening } => {
-                let_go_on(core, (name.clone(), opening), opened);
-                let why =
-                    format!("it is still being opened after {OPEN_TIME_MAX:?}, which goes on");
-                reloaded.failed.push((name, why));
-            }
         }
     }
     Ok(reloaded)
@@ -156,7 +150,6 @@ fn open_after_change(core: &Arc<Core>, name: VolumeName) {
                     let_wait(core, (name, opening), &whom, opened);
                     return Ok(());
                 }
-                Begun::Late { .. } => unreachable!("it has no limit"),
             }
         }
     });
