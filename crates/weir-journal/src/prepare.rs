@@ -101,14 +101,27 @@ async fn publish(inner: &Rc<Inner>, plan: Plan) {
     inner.work.notify_one();
 }
 
-/// Makes a superblock durable in both slots, one after the other: at every moment one of them is whole, and afterwards
-/// either can be lost. A failure poisons the journal.
+/// Makes a superblock durable in both copies, one after the other: at every moment one of them is whole and durable, and
+/// afterwards either can be lost. A failure poisons the journal.
+///
+/// The first one after a recovery goes over the copy that recovery did not go by, which a crash may have left torn; and
+/// only once the other is durable, which a crash may have left in the cache of the disk.
 pub(crate) async fn write_superblock(
     inner: &Rc<Inner>,
     superblock: &Superblock,
 ) -> Result<(), JournalError> {
     let block = SharedBuf::copy_of(&superblock.encode());
-    let copies = if mutant("superblock_once") { &SLOT_OFFSETS[..1] } else { &SLOT_OFFSETS[..] };
+    let mut copies = SLOT_OFFSETS;
+    let recovered_from = inner.state.borrow().recovered_from;
+    if let Some(copy) = recovered_from {
+        if !mutant("newest_superblock_not_durable") {
+            flush::sync_now(inner).await?;
+        }
+        if copy == 0 && !mutant("newest_superblock_written_first") {
+            copies.reverse();
+        }
+    }
+    let copies = if mutant("superblock_once") { &copies[..1] } else { &copies[..] };
     for offset in copies.iter().copied() {
         let (_, result) = inner.file.write_at(vec![block.clone()], offset).await;
         if let Err(cause) = result {
@@ -117,5 +130,6 @@ pub(crate) async fn write_superblock(
         }
         flush::sync_now(inner).await?;
     }
+    inner.state.borrow_mut().recovered_from = None;
     Ok(())
 }

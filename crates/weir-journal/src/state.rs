@@ -98,6 +98,8 @@ pub(crate) struct JournalState {
     /// Seals what is written, from the begin of the epoch on.
     sealer: Option<Sealer>,
     superblock: Superblock,
+    /// Which copy of the superblock recovery went by, until both are the same and durable.
+    pub(crate) recovered_from: Option<usize>,
     /// The file itself, which the next superblock of an epoch names.
     file: Option<FileIdentity>,
     loss_accepted_through: RecordSeq,
@@ -118,6 +120,8 @@ pub(crate) struct JournalState {
 #[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) superblock: Superblock,
+    /// Which copy of it recovery went by.
+    pub(crate) recovered_from: Option<usize>,
     pub(crate) file: Option<FileIdentity>,
     pub(crate) ring: Ring,
     pub(crate) pieces: PieceTable,
@@ -165,6 +169,7 @@ impl JournalState {
                 .loss_accepted_through
                 .max(start.loss_accepted_through),
             file: start.file,
+            recovered_from: start.recovered_from,
             superblock,
             pool,
             spare: Spare::default(),

@@ -8,11 +8,11 @@ use std::time::Duration;
 use common::*;
 use weir_device::{ErrorKind, SharedBuf, VolumeId};
 use weir_disk::OpenMode;
-use weir_disk::sim::SimDisk;
+use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_journal::limits::DATA_START;
 use weir_journal::{
-    AcceptLoss, Damage, DamageKind, Epoch, Journal, JournalConfig, JournalError, Payload,
-    RecordSeq, WriteNumber,
+    AcceptLoss, Damage, DamageKind, Epoch, Journal, JournalConfig, JournalError, OpeningId,
+    Payload, RecordSeq, WriteNumber,
 };
 
 /// A journal of ten records of two blocks each, all acknowledged, none flushed.
@@ -429,6 +429,35 @@ fn an_interrupted_creation_is_told_apart_from_damage() {
             }
         }
     });
+}
+
+/// Whoever dies while it writes the second copy leaves that one torn: the next one must not begin with the first. And what
+/// a killed process wrote may be in the cache of the disk alone, and be lost while the next one writes the other copy.
+#[test]
+fn crashes_one_after_the_other_leave_a_copy_of_the_superblock() {
+    for seed in 0..300 {
+        run(async {
+            let disk = SimDisk::new(seed, SimDiskOptions::default());
+            let random = TestRandom::new(seed);
+            let journal = create(&disk, config()).await;
+            write(&journal, 0, 1, 4096).await;
+            journal.flush().await.unwrap();
+            drop(journal);
+            for epoch in 2..12 {
+                match random.one_in(2) {
+                    true => disk.crash_power(),
+                    false => disk.crash_process(),
+                }
+                let recovered = try_recover(&disk, config(), AcceptLoss::No).await;
+                let recovered = recovered.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+                assert_eq!(recovered.pieces.len(), 1, "seed {seed}");
+                let opening = OpeningId([random.below(30) as u8 + 1; 16]);
+                let announcing = recovered.journal.announce(opening, Epoch(epoch));
+                let patience = Duration::from_millis(random.below(12));
+                let _ = tokio::time::timeout(patience, announcing).await;
+            }
+        });
+    }
 }
 
 #[test]

@@ -220,6 +220,7 @@ pub(crate) async fn create(
     }
     let start = Start {
         superblock,
+        recovered_from: None,
         file: named,
         ring: Ring::new(config.segment_bytes, config.segments_max, 1, 0, &[0]),
         pieces: PieceTable::new(config.resident_bytes_max),
@@ -284,7 +285,7 @@ pub(crate) async fn identify(
 ) -> Result<Identified, JournalError> {
     let file = directory.open(name, OpenMode::Existing).await?;
     let file_name: Arc<str> = Arc::from(file.display());
-    let (superblock, _) = read_superblock(&file, &file_name).await?;
+    let Found { superblock, .. } = read_superblock(&file, &file_name).await?;
     Ok(Identified {
         identity: superblock.identity,
         epoch: superblock.epoch,
@@ -310,7 +311,7 @@ pub(crate) async fn recover(
     let file = directory.open(name, OpenMode::Existing).await?;
     let named = lock(&file).await?;
     let file_name: Arc<str> = Arc::from(file.display());
-    let (mut superblock, superblock_repaired) = read_superblock(&file, &file_name).await?;
+    let Found { mut superblock, copy, other_differs } = read_superblock(&file, &file_name).await?;
     let identity = superblock.identity;
     check_whose(&file_name, &superblock, expected_volume, key)?;
     if superblock.epoch == Epoch(0) {
@@ -343,7 +344,7 @@ pub(crate) async fn recover(
         stale_records: verdict.stale_records,
         boot_changed: !same_boot,
         clean: superblock.clean_end.is_some(),
-        superblock_repaired,
+        superblock_repaired: other_differs,
         last_record: verdict.last_record,
         last_write: WriteNumber(0),
     };
@@ -352,7 +353,7 @@ pub(crate) async fn recover(
     let file_match = FileMatch::of(superblock.file, named);
     let seals = key.map(|key| Seals::new(key.clone(), identity));
     let (mut start, pieces) = take_over(superblock, ring, seals, &config, &scan, &verdict);
-    start.file = named;
+    (start.file, start.recovered_from) = (named, Some(copy));
     report.last_write = start.last_write;
     let journal = open_journal(file, &config, env, start)?;
     Ok(Recovered {
@@ -402,11 +403,16 @@ async fn scan_in_turn(
     scan::scan(file, &superblock.identity, sealed, &stretches(superblock, ring)).await
 }
 
-/// The newer of the two copies, and whether one of them needs repair.
-async fn read_superblock(
-    file: &File,
-    file_name: &Arc<str>,
-) -> Result<(Superblock, bool), JournalError> {
+/// The newer of the two copies of the superblock.
+struct Found {
+    superblock: Superblock,
+    /// Which one it is.
+    copy: usize,
+    /// The other one is older or damaged.
+    other_differs: bool,
+}
+
+async fn read_superblock(file: &File, file_name: &Arc<str>) -> Result<Found, JournalError> {
     let len = file.len().await?;
     if len < SLOT_OFFSETS[1] + BLOCK_BYTES {
         return Err(too_short(file, file_name, len).await?);
@@ -431,12 +437,14 @@ async fn read_superblock(
     let first = copies.pop().expect("two copies");
     match (first, second) {
         (Ok(first), Ok(second)) => {
-            let differ = first.generation != second.generation;
-            let newer = if first.generation >= second.generation { first } else { second };
-            Ok((newer, differ))
+            let other_differs = first.generation != second.generation;
+            let is_first = first.generation >= second.generation;
+            let (superblock, copy) = if is_first { (first, 0) } else { (second, 1) };
+            Ok(Found { superblock, copy, other_differs })
         }
         // The other copy is damaged, or a newer program died before it had written both: its format is not in force.
-        (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok((one, true)),
+        (Ok(superblock), Err(_)) => Ok(Found { superblock, copy: 0, other_differs: true }),
+        (Err(_), Ok(superblock)) => Ok(Found { superblock, copy: 1, other_differs: true }),
         (Err(DecodeError::Version { found, known }), _)
         | (_, Err(DecodeError::Version { found, known }))
             if found > known =>
@@ -605,6 +613,7 @@ fn take_over(
     let floor = WriteNumber(superblock.first_write.0.saturating_sub(1));
     let start = Start {
         superblock,
+        recovered_from: None,
         file: None,
         ring,
         pieces: table,
