@@ -184,6 +184,17 @@ EOF
     kill -CONT "$fuse"
     slow="nbd+unix:///slow?socket=$WEIR_DATA_DIR/nbd.sock"
     check "beside an opening that hangs: it is served once its file answers" wait_until "it is" nbdinfo --size "$slow"
+    # More requests than the kernel lets a ring have, and than it has threads for.
+    kill -STOP "$fuse"
+    fio --name=hangs --ioengine=nbd --uri="$slow" --rw=randread --bs=4k --size=16M --iodepth=200 >/dev/null 2>&1 &
+    reader=$!
+    processes+=("$reader")
+    hangs() { grep -q "$work/fuse/nbd does not answer: a request has waited" <<<"$("$weir" status)"; }
+    check "beside reads that hang: it is said" wait_until "the status says so" hangs
+    check "beside reads that hang: a volume takes writes" timeout 10 \
+        qemu-io -f raw "$beside" -c "write -P 8 0 4k" -c flush
+    kill -CONT "$fuse"
+    wait "$reader"
     kill "$weir_pid"
     wait_until "it has ended" has_ended "$weir_pid"
     umount "$work/fuse/nbd"

@@ -136,7 +136,7 @@ stop
 rm -r "$WEIR_DATA_DIR/cache"
 refuse "warm what nobody serves" 'volume "demo" is not served by this process' "$weir" volume warm demo
 start demo --cache off
-refuse "warm without a cache" 'because it is turned off: .weir cache resize SIZE. gives it one now' \
+refuse "warm without a cache" 'because it is turned off; where no other .* .weir cache resize SIZE. gives it one now' \
     "$weir" volume warm demo
 stop
 start demo --cache 8M

@@ -177,6 +177,23 @@ fio_ends "10 s without a store: no error at the client"
 check "verified after the outage" run_fio --size=192M --verify_only
 stop
 
+# The next program would serve nobody before the store is back, so this one is not replaced meanwhile.
+"$weir" serve --volume outage --store "$store" >"$work/weir.out" 2>"$work/weir.log" </dev/null &
+weir_pid=$!
+uri="nbd+unix:///outage?socket=$WEIR_DATA_DIR/nbd.sock"
+wait_for_export "$uri"
+faults down=1
+kill -USR2 "$weir_pid"
+check "without a store the program is not replaced" \
+    wait_until "it is refused" logged "the program is not replaced: the store does not answer"
+check "and volumes take writes on" timeout 10 qemu-io -f raw "$uri" -c "write -P 7 0 4k" -c flush
+faults
+kill -USR2 "$weir_pid"
+check "with the store back it is" wait_until "it is replaced" logged "^replacing the program"
+wait_for_export "$uri"
+check "with what was written" timeout 10 qemu-io -f raw "$uri" -c "read -P 7 0 4k"
+stop
+
 start outage "${small[@]}"
 fio_slowly
 sleep 2

@@ -21,6 +21,7 @@ mod range_lock;
 mod reply;
 mod room;
 pub mod testing;
+mod waits;
 mod whole_blocks;
 
 pub use buffer::{AlignedBuf, BUFFER_ALIGN, BufferPool, SharedBuf, Unneeded};
@@ -42,5 +43,6 @@ pub use range::ByteRange;
 pub use range_lock::{RangeGuard, RangeLock, RangeLocking, RangeMode, RangeToken};
 pub use reply::{Body, Extent, ExtentState, Lease, Leases, Reply};
 pub use room::Room;
+pub use waits::{DiskWait, DiskWaits};
 pub use weir_pacer::{Pacer, mutant};
 pub use whole_blocks::whole_blocks;

@@ -1,13 +1,14 @@
 //! The disk engine of one shard thread: which one it is, and the directories it opens.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
 use tokio::time::Instant;
-use weir_device::{FileReads, NoFileReads};
+use weir_device::{FileReads, NoFileReads, mutant};
 
 use crate::directory::{Directory, RealDirectory};
 use crate::engine::Engine;
@@ -26,8 +27,12 @@ use crate::reads::RingReads;
 /// hold up the rest.
 const HELPER_THREADS_MAX: usize = 2;
 
-/// Threads that open images: more than a few file systems that hang at a time.
-const OPENING_THREADS_MAX: usize = 8;
+/// Threads that open images: more than file systems that hang at a time. An image has one of them at most.
+const OPENING_THREADS_MAX: usize = 32;
+
+/// Threads of an image whose file system is kept by a program or another machine: as many as a queue of requests is
+/// deep that such a one answers beside each other. They start when they are needed.
+const SERVED_THREADS_MAX: usize = 32;
 
 /// How long an image that is locked is waited for: longer than requests of a killed process take, if their disk is not
 /// hung.
@@ -54,6 +59,8 @@ pub struct Disks {
     engine: Engine,
     /// Threads that open images: what users name may hang without the journals.
     opening: Engine,
+    /// What they are opening.
+    being_opened: Arc<Mutex<BTreeSet<PathBuf>>>,
     /// And for what is of use only while its disk answers.
     apart: Engine,
     direct: DirectIo,
@@ -66,7 +73,8 @@ impl Disks {
         let engine = Engine::start(choice)?;
         let opening = Engine::Threads(ThreadEngine::unjoined(OPENING_THREADS_MAX));
         let apart = engine.with_own_helpers(ThreadEngine::with_threads);
-        Ok(Self { engine, opening, apart, direct: DirectIo::default() })
+        let being_opened = Arc::default();
+        Ok(Self { engine, opening, being_opened, apart, direct: DirectIo::default() })
     }
 
     /// The same engine, opening files as `direct` says.
@@ -129,8 +137,16 @@ impl Disks {
         let path = path.as_ref().to_owned();
         let began = Instant::now();
         let opened = loop {
+            // A thread that hangs there is the only one: whoever gave its opening up and tries again waits for it.
+            let Some(alone) = BeingOpened::begin(&self.being_opened, &path) else {
+                tokio::time::sleep(IMAGE_LOCK_RETRY).await;
+                continue;
+            };
             let (path, shown) = (path.clone(), Arc::from(path.to_string_lossy()));
-            let job = move || image::open(&path, mode);
+            let job = move || {
+                let _alone = alone;
+                image::open(&path, mode)
+            };
             let job = MetadataJob { operation: DiskOperation::Open, path: shown, job };
             match metadata::run(&self.opening, job).await {
                 // Requests in flight of a process that was killed hold the lock as well, so that no write of theirs
@@ -142,9 +158,36 @@ impl Disks {
             }
         };
         let OpenImage { file, size, zero_bytes, can_zero, created } = opened;
-        // The others, and its end, do not wait for what hangs in it.
-        let file = File::real(file, self.engine.with_own_helpers(ThreadEngine::unjoined));
+        // The others, and its end, do not wait for what hangs in it. What a program or another machine answers, which
+        // may stop with everything that was asked, has no part of the ring either: the kernel would use threads for it,
+        // and has a number of them for all files of the ring.
+        let engine = match file.blocks_callers {
+            true => Engine::Threads(ThreadEngine::unjoined(SERVED_THREADS_MAX)),
+            false => self.engine.with_own_helpers(ThreadEngine::unjoined),
+        };
+        let file = File::real(file, engine);
         Ok(Image { file, size, zero_bytes, can_zero, created })
+    }
+}
+
+/// An image that a thread is opening, until this is dropped: when the thread comes back.
+struct BeingOpened {
+    path: PathBuf,
+    all: Arc<Mutex<BTreeSet<PathBuf>>>,
+}
+
+impl BeingOpened {
+    /// `None` if a thread is opening it already.
+    fn begin(all: &Arc<Mutex<BTreeSet<PathBuf>>>, path: &Path) -> Option<Self> {
+        let is_first = all.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned());
+        let is_first = is_first || mutant("image_opened_by_many_threads");
+        is_first.then(|| Self { path: path.to_owned(), all: Arc::clone(all) })
+    }
+}
+
+impl Drop for BeingOpened {
+    fn drop(&mut self) {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.path);
     }
 }
 
@@ -242,6 +285,27 @@ mod tests {
                     assert_eq!(answered.await.ok(), Some(Some(())), "it waits for what hangs");
                     drop(hung);
                 }
+            })
+            .await;
+    }
+
+    /// Whoever gives up an opening that hangs, and tries again, takes no other thread, of which others need some.
+    #[tokio::test]
+    async fn an_image_is_opened_by_one_thread_at_a_time() {
+        tokio::task::LocalSet::new()
+            .run_until(async {
+                let disks = Disks::new(EngineChoice::Threads).unwrap();
+                let directory = tempfile::TempDir::new().unwrap();
+                let path = |name: &str| directory.path().join(name);
+                let mode = ImageMode { create: Some(4096), direct: false, read_only: false };
+                let hangs = BeingOpened::begin(&disks.being_opened, &path("one")).unwrap();
+                let mut again = Box::pin(disks.image(path("one"), mode));
+                let at_once = tokio::time::timeout(Duration::from_millis(100), &mut again).await;
+                assert!(at_once.is_err(), "another thread opens it");
+                disks.image(path("other"), mode).await.expect("nothing of it hangs");
+                drop(hangs);
+                assert!(again.await.expect("it opens").created);
+                disks.image(path("one"), mode).await.expect("it is closed by now");
             })
             .await;
     }

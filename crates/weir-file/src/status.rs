@@ -1,5 +1,7 @@
 //! What a file volume says of itself.
 
+use std::time::Duration;
+
 /// How a file volume is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileStatus {
@@ -9,4 +11,6 @@ pub struct FileStatus {
     pub is_direct: bool,
     /// Why it takes no writes any more.
     pub refuses_writes: Option<String>,
+    /// For how long the oldest request that is with the file has not been answered.
+    pub unanswered: Option<Duration>,
 }

@@ -13,9 +13,9 @@ use std::task::{Context, Poll};
 
 use futures_util::future::join_all;
 use weir_device::{
-    AlignedBuf, Body, ByteRange, Change, Data, Device, DeviceError, DeviceInfo, Env, ErrorKind,
-    Event, Events, Extent, ExtentState, IoHeader, Operation, RangeLock, RangeMode, Reply, Segment,
-    SharedBuf, WriteZeroesFlags, mutant, whole_blocks,
+    AlignedBuf, Body, ByteRange, Change, Data, Device, DeviceError, DeviceInfo, DiskWaits, Env,
+    ErrorKind, Event, Events, Extent, ExtentState, IoHeader, Operation, RangeLock, RangeMode,
+    Reply, Segment, SharedBuf, WriteZeroesFlags, mutant, whole_blocks,
 };
 use weir_disk::{DiskError, DiskOperation, File, Image, Run, Zeroing};
 
@@ -45,6 +45,8 @@ struct Inner {
     /// Why nothing is written any more (F2).
     poisoned: RefCell<Option<DeviceError>>,
     events: Events,
+    /// Requests that are with the file.
+    waits: DiskWaits,
     env: Env,
 }
 
@@ -91,6 +93,7 @@ impl FileVolume {
             locks: RangeLock::default(),
             poisoned: RefCell::default(),
             events: Events::default(),
+            waits: DiskWaits::default(),
             env,
         }))))
     }
@@ -103,6 +106,7 @@ impl FileVolume {
             path: self.0.file.display(),
             is_direct: self.0.block_bytes > 1,
             refuses_writes: poisoned.as_ref().map(ToString::to_string),
+            unanswered: self.0.waits.longest(&*self.0.env.clock),
         }
     }
 
@@ -138,6 +142,12 @@ impl FileVolume {
 }
 
 impl Inner {
+    /// Asks the file, and notes for how long it has been asked.
+    async fn with_file<T>(&self, request: impl Future<Output = T>) -> T {
+        let _waits = self.waits.begin(&*self.env.clock);
+        request.await
+    }
+
     async fn read(&self, range: ByteRange) -> Result<Data, DeviceError> {
         if range.is_empty() {
             return Ok(Data::default());
@@ -151,7 +161,7 @@ impl Inner {
     async fn read_locked(&self, range: ByteRange) -> Result<Data, DeviceError> {
         let around = range.blocks_around(self.block_bytes);
         let buf = self.env.buffers.alloc(to_usize(around.len()));
-        let (buf, result) = self.file.read_at(buf, around.start).await;
+        let (buf, result) = self.with_file(self.file.read_at(buf, around.start)).await;
         result.map_err(|error| self.noted(error))?;
         let found = buf.freeze();
         Ok(found.slice(to_usize(range.start - around.start), to_usize(range.len())).into())
@@ -194,7 +204,9 @@ impl Inner {
             return Ok(());
         }
         self.check_writable()?;
-        let Err(error) = self.file.sync().await else { return self.check_writable() };
+        let Err(error) = self.with_file(self.file.sync()).await else {
+            return self.check_writable();
+        };
         let message = format!(
             "{error}; what was written since the last flush that succeeded may be lost: check the disk and what is on \
              the volume, and serve it anew"
@@ -248,7 +260,7 @@ impl Inner {
                 whole_blocks(&self.env.buffers, (range, &data), self.block_bytes, read).await?
             }
         };
-        let (_, written) = self.file.write_at(vec![whole], around.start).await;
+        let (_, written) = self.with_file(self.file.write_at(vec![whole], around.start)).await;
         written.map_err(error_of)
     }
 
@@ -261,7 +273,7 @@ impl Inner {
             false if !self.can_zero => false,
             false => {
                 let zeroing = self.file.zero(inside.start, inside.len(), how);
-                zeroing.await.map_err(error_of)?
+                self.with_file(zeroing).await.map_err(error_of)?
             }
         };
         if !zeroed && flags.fast {
@@ -309,7 +321,7 @@ impl Inner {
         if range.is_empty() || extents_max == 0 {
             return Ok(Vec::new());
         }
-        let runs = self.file.runs(range.start, range.end, extents_max).await;
+        let runs = self.with_file(self.file.runs(range.start, range.end, extents_max)).await;
         let runs = runs.map_err(|error| self.noted(error))?;
         let mut at = range.start;
         let extents = runs.into_iter().map(|Run { is_data, end }| {

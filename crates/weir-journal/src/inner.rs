@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use tokio::sync::{Mutex, Notify};
-use weir_device::{Env, LocalBoxFuture};
+use weir_device::{DiskWaits, Env, LocalBoxFuture};
 use weir_disk::File;
 
 use crate::error::JournalError;
@@ -15,7 +15,6 @@ use crate::group_commit::PlacedPiece;
 use crate::ids::{JournalPos, RecordSeq};
 use crate::limits::RECORDS_IN_FLIGHT_MAX;
 use crate::state::{JournalState, Phase};
-use crate::waits::DiskWaits;
 
 /// What the volume does when a record is durable, when positions are about to be reused, and when the journal fails.
 pub trait RecordSink {

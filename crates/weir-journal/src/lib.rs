@@ -38,7 +38,6 @@ mod recover;
 mod ring;
 mod seal;
 mod state;
-mod waits;
 mod write;
 
 pub use config::JournalConfig;

@@ -101,8 +101,8 @@ async fn publish(inner: &Rc<Inner>, plan: Plan) {
     inner.work.notify_one();
 }
 
-/// Makes a superblock durable in both copies, one after the other: at every moment one of them is whole and durable, and
-/// afterwards either can be lost. A failure poisons the journal.
+/// Makes a superblock durable in both copies, one after the other: at every moment one of them is whole and durable,
+/// and afterwards either can be lost. A failure poisons the journal.
 ///
 /// The first one after a recovery goes over the copy that recovery did not go by, which a crash may have left torn; and
 /// only once the other is durable, which a crash may have left in the cache of the disk.

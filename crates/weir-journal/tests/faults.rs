@@ -431,8 +431,9 @@ fn an_interrupted_creation_is_told_apart_from_damage() {
     });
 }
 
-/// Whoever dies while it writes the second copy leaves that one torn: the next one must not begin with the first. And what
-/// a killed process wrote may be in the cache of the disk alone, and be lost while the next one writes the other copy.
+/// Whoever dies while it writes the second copy leaves that one torn: the next one must not begin with the first. And
+/// what a killed process wrote may be in the cache of the disk alone, and be lost while the next one writes the other
+/// copy.
 #[test]
 fn crashes_one_after_the_other_leave_a_copy_of_the_superblock() {
     for seed in 0..300 {
@@ -451,7 +452,8 @@ fn crashes_one_after_the_other_leave_a_copy_of_the_superblock() {
                 let recovered = try_recover(&disk, config(), AcceptLoss::No).await;
                 let recovered = recovered.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
                 assert_eq!(recovered.pieces.len(), 1, "seed {seed}");
-                let opening = OpeningId([random.below(30) as u8 + 1; 16]);
+                let opening = u8::try_from(1 + random.below(30)).unwrap();
+                let opening = OpeningId([opening; 16]);
                 let announcing = recovered.journal.announce(opening, Epoch(epoch));
                 let patience = Duration::from_millis(random.below(12));
                 let _ = tokio::time::timeout(patience, announcing).await;

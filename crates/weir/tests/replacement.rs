@@ -111,15 +111,8 @@ fn who_is_taken_off_a_list_does_not_stay_let_in_while_a_volume_is_opened() {
     let mut process = command(directory.path(), &config).stderr(Stdio::piped()).spawn().unwrap();
     let pid = process.id();
     let mut ends = Ends(vec![pid]);
-    let said: Arc<Mutex<Vec<String>>> = Arc::default();
-    let (lines, says) = (BufReader::new(process.stderr.take().unwrap()).lines(), Arc::clone(&said));
-    std::thread::spawn(move || lines.for_each(|line| says.lock().unwrap().push(line.unwrap())));
-    let find = |what: &str| {
-        let said = said.lock().unwrap();
-        said.iter().find_map(|line| line.strip_prefix(what).map(str::to_owned))
-    };
-    let address = came(|| find("listening at nbd://"));
-    let address = address.trim_end_matches('/');
+    let said = Said::of(&mut process);
+    let address = &said.address();
     assert!(is_let_in(address));
     let far = format!(
         "[[volumes]]\nname = \"far\"\nremote.uri = \"nbd+unix:///far?socket={}\"\n",
@@ -132,16 +125,75 @@ fn who_is_taken_off_a_list_does_not_stay_let_in_while_a_volume_is_opened() {
     write(offered(directory.path(), "allow = [\"alice\"]", &far));
     tell(pid, Signal::HUP);
     came(|| (!is_let_in(address)).then_some(()));
-    assert_eq!(find("the configuration is loaded"), None, "what is opened has not answered");
+    assert_eq!(said.find("the configuration is loaded"), None, "what is opened has not answered");
     tell(pid, Signal::TERM);
-    assert!(process.wait().unwrap().success(), "{:?}", said.lock().unwrap());
+    assert!(process.wait().unwrap().success(), "{said:?}");
     ends.0.clear();
     drop(connection);
 }
 
+/// Nor is somebody while the program that is to take the place of this one is asked, and does not answer.
+#[test]
+fn who_is_taken_off_a_list_does_not_stay_let_in_while_a_replacement_is_considered() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let (config, program, next) = (path("weir.toml"), path("weir"), path("next"));
+    std::fs::copy(env!("CARGO_BIN_EXE_weir"), &program).unwrap();
+    std::fs::write(&config, offered(directory.path(), "", "")).unwrap();
+    let mut process = command_of(&program, directory.path(), &config);
+    let mut process = process.stderr(Stdio::piped()).spawn().unwrap();
+    let pid = process.id();
+    let mut ends = Ends(vec![pid]);
+    let said = Said::of(&mut process);
+    let address = &said.address();
+    assert!(is_let_in(address));
+    std::fs::write(&next, "#!/bin/sh\nexec sleep 300\n").unwrap();
+    std::fs::set_permissions(&next, std::fs::metadata(&program).unwrap().permissions()).unwrap();
+    std::fs::rename(&next, &program).unwrap();
+    tell(pid, Signal::USR2);
+    ends.0.push(came(|| children(pid).first().copied()));
+    std::fs::write(&config, offered(directory.path(), "allow = [\"alice\"]", "")).unwrap();
+    tell(pid, Signal::HUP);
+    came(|| (!is_let_in(address)).then_some(()));
+    assert_eq!(said.find("the program that runs serves on"), None, "it is still considered");
+    tell(pid, Signal::TERM);
+    assert!(process.wait().unwrap().success(), "{said:?}");
+    ends.0.clear();
+}
+
+/// What a process says.
+#[derive(Clone, Debug, Default)]
+struct Said(Arc<Mutex<Vec<String>>>);
+
+impl Said {
+    fn of(process: &mut Child) -> Self {
+        let said = Self::default();
+        let (lines, says) = (BufReader::new(process.stderr.take().unwrap()).lines(), said.clone());
+        std::thread::spawn(move || {
+            lines.for_each(|line| says.0.lock().unwrap().push(line.unwrap()));
+        });
+        said
+    }
+
+    /// What follows these words in a line.
+    fn find(&self, what: &str) -> Option<String> {
+        let said = self.0.lock().unwrap();
+        said.iter().find_map(|line| line.strip_prefix(what).map(str::to_owned))
+    }
+
+    /// Where it listens.
+    fn address(&self) -> String {
+        came(|| self.find("listening at nbd://")).trim_end_matches('/').to_owned()
+    }
+}
+
 /// `weir serve` with these settings.
 fn command(directory: &Path, config: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command_of(Path::new(env!("CARGO_BIN_EXE_weir")), directory, config)
+}
+
+fn command_of(program: &Path, directory: &Path, config: &Path) -> Command {
+    let mut command = Command::new(program);
     let is_setting = |name: &str| name.starts_with("WEIR_") && name != "WEIR_MUTANT";
     for (name, _) in std::env::vars().filter(|(name, _)| is_setting(name)) {
         command.env_remove(name);

@@ -218,17 +218,8 @@ pub(crate) async fn create(
         let _ = directory.remove(name).await;
         return Err(error.into());
     }
-    let start = Start {
-        superblock,
-        recovered_from: None,
-        file: named,
-        ring: Ring::new(config.segment_bytes, config.segments_max, 1, 0, &[0]),
-        pieces: PieceTable::new(config.resident_bytes_max),
-        last_record: RecordSeq(0),
-        last_write: WriteNumber(0),
-        loss_accepted_through: RecordSeq(0),
-        seals: key.map(|key| Seals::new(key.clone(), identity)),
-    };
+    let seals = key.map(|key| Seals::new(key.clone(), identity));
+    let start = empty(superblock, named, seals, &config);
     Ok(Recovered {
         journal: open_journal(file, &config, env, start)?,
         identity,
@@ -241,6 +232,26 @@ pub(crate) async fn create(
         pieces: Vec::new(),
         report: RecoveryReport::default(),
     })
+}
+
+/// A journal that holds nothing yet, with one segment.
+fn empty(
+    superblock: Superblock,
+    file: Option<FileIdentity>,
+    seals: Option<Seals>,
+    config: &JournalConfig,
+) -> Start {
+    Start {
+        superblock,
+        recovered_from: None,
+        file,
+        ring: Ring::new(config.segment_bytes, config.segments_max, 1, 0, &[0]),
+        pieces: PieceTable::new(config.resident_bytes_max),
+        last_record: RecordSeq(0),
+        last_write: WriteNumber(0),
+        loss_accepted_through: RecordSeq(0),
+        seals,
+    }
 }
 
 /// Waits until nobody can write to the file any more, also no request in flight of a process that is gone; answers

@@ -368,7 +368,7 @@ async fn offer(
             return Err(NodeError::ShuttingDown);
         }
         if !opening.is_taken_back() {
-            core.failed_before.forget(&entry.name);
+            core.failed_before.forget(&entry.spec.endpoint);
             core.cache.limit_share(entry.id, entry.spec.stages.cache_share);
             all.insert(name.clone(), running);
             let entry = Arc::new(entry);
@@ -496,7 +496,7 @@ pub(crate) async fn detach(
 pub(crate) async fn take_back(core: &Arc<Core>, name: &VolumeName) -> Result<bool, NodeError> {
     let taken = core.take_back(|one, _| one == name).await;
     let is_served = core.entry(name.as_str()).is_some();
-    let had_failed = !is_served && core.failed_before.forget(name);
+    let had_failed = !is_served && core.failed_before.forget(&core.spec_of(name).endpoint);
     if is_served || (taken.is_empty() && !had_failed) {
         return Ok(false);
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use weir_device::{DeviceExt, VolumeId};
+use weir_device::{DeviceExt, VolumeId, mutant};
 use weir_frontend::nbd::{
     ExportDirectory, ExportInfo, HandOff, Identity, ListenerOptions, NotOffered, serve_handed_off,
 };
@@ -112,6 +112,16 @@ async fn find(core: &Arc<Core>, export: &str) -> Option<(ExportInfo, HandOff)> {
         view = slot.lock().await;
     }
     if !core.offers(volume.as_str()) {
+        return None;
+    }
+    // Where the volume of that name is in no store, the snapshot is one of another volume, of other bytes.
+    let is_of_another = core.entry(volume.as_str()).is_some_and(|entry| entry.is_elsewhere())
+        || core.is_named_elsewhere(&volume);
+    if is_of_another && !mutant("snapshot_of_another_volume_served") {
+        tracing::warn!(
+            export,
+            "the volume served under this name is not the one that has this snapshot"
+        );
         return None;
     }
     if let Some((open, hand_off)) = view.as_ref().and_then(|v| Some((v, v.hand_off.upgrade()?))) {

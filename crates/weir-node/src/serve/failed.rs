@@ -2,13 +2,15 @@
 //!
 //! Nothing but the process that saw one fail knows that what its clients were told to be written may be lost: the file
 //! or server would take writes and flushes as if nothing had been. So the next process does not serve it, and says why,
-//! until somebody detaches or attaches it, or the settings say that its bytes are elsewhere.
+//! until somebody detaches or attaches it. It goes by where the bytes are: another name for the volume, or another way
+//! to write the path, decides nothing.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 use crc_fast::CrcAlgorithm;
-use weir_device::ErrorKind;
+use weir_device::{ErrorKind, mutant};
 use weir_log::catalog::VolumeName;
 use weir_stack::{Stack, StageStatus};
 
@@ -16,21 +18,25 @@ use crate::error::NodeError;
 use crate::serve::lock::lock;
 use crate::serve::spec::{Closing, EndpointKind, VolumeSpec};
 
-/// Where the bytes of such a volume are, and why it failed.
+/// The volume that had its bytes at some place, and why it failed.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
-    pub(crate) place: u32,
+    pub(crate) name: VolumeName,
     pub(crate) why: String,
 }
 
-/// Those that nobody has attached or detached since.
+/// Those that nobody has attached or detached since, by their places.
 #[derive(Debug, Default)]
-pub(crate) struct FailedBefore(Mutex<BTreeMap<VolumeName, Failure>>);
+pub(crate) struct FailedBefore(Mutex<BTreeMap<u32, Failure>>);
 
 /// Names where the bytes of a volume in no store are; `None` for one that has no such place.
 pub(crate) fn place_of(endpoint: &EndpointKind) -> Option<u32> {
     let place = match endpoint {
-        EndpointKind::File(file) => format!("file {}", file.path.display()),
+        EndpointKind::File(_) if mutant("place_of_file_as_written") => format!("{endpoint:?}"),
+        // The components leave out what means nothing, such as `./`.
+        EndpointKind::File(file) => {
+            format!("file {}", file.path.components().collect::<PathBuf>().display())
+        }
         EndpointKind::Remote(remote) => format!("server {}", remote.url),
         EndpointKind::Log | EndpointKind::Memory => return None,
     };
@@ -52,17 +58,18 @@ pub(crate) fn refusal_to_hand_on(closing: Closing, stack: &Stack) -> Option<Node
 
 impl FailedBefore {
     /// Notes what the process before says of a volume.
-    pub(crate) fn note(&self, name: VolumeName, failure: Failure) {
-        lock(&self.0).insert(name, failure);
+    pub(crate) fn note(&self, place: u32, failure: Failure) {
+        lock(&self.0).insert(place, failure);
     }
 
-    /// Checks that a volume is none of them, where its bytes are by now.
+    /// Checks that the bytes of a volume are not those of one of them.
     pub(crate) fn check(&self, spec: &VolumeSpec) -> Result<(), NodeError> {
-        let (place, failed) = (place_of(&spec.endpoint), lock(&self.0));
-        let Some(Failure { why, .. }) = failed.get(&spec.name).filter(|f| Some(f.place) == place)
-        else {
+        let Some(place) = place_of(&spec.endpoint) else { return Ok(()) };
+        let failed = lock(&self.0);
+        let Some(Failure { name, why }) = failed.get(&place) else { return Ok(()) };
+        if *name != spec.name && mutant("failed_by_name") {
             return Ok(());
-        };
+        }
         let message = format!(
             "it failed before the program was replaced, and what was written to it may be lost: {why}; check what is \
              on it, then weir volume attach {} serves it",
@@ -71,18 +78,19 @@ impl FailedBefore {
         Err(NodeError::Remote { kind: ErrorKind::Poisoned, message, help: None })
     }
 
-    /// Forgets one: somebody decided about it. Whether it was one.
-    pub(crate) fn forget(&self, name: &VolumeName) -> bool {
-        lock(&self.0).remove(name).is_some()
+    /// Forgets the one of these bytes: somebody decided about it. Whether there was one.
+    pub(crate) fn forget(&self, endpoint: &EndpointKind) -> bool {
+        place_of(endpoint).is_some_and(|place| lock(&self.0).remove(&place).is_some())
     }
 
-    /// Forgets those that are not to be served any more.
-    pub(crate) fn keep(&self, is_wanted: impl Fn(&VolumeName) -> bool) {
-        lock(&self.0).retain(|name, _| is_wanted(name));
+    /// Forgets those whose bytes are not to be served any more.
+    pub(crate) fn keep(&self, wanted: &[VolumeSpec]) {
+        let is_wanted = |place: u32| wanted.iter().any(|s| place_of(&s.endpoint) == Some(place));
+        lock(&self.0).retain(|place, _| is_wanted(*place));
     }
 
-    /// All of them.
-    pub(crate) fn all(&self) -> BTreeMap<VolumeName, Failure> {
+    /// All of them, by their places.
+    pub(crate) fn all(&self) -> BTreeMap<u32, Failure> {
         lock(&self.0).clone()
     }
 

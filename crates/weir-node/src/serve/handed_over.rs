@@ -10,7 +10,7 @@ use crate::serve::core::{Core, Entry};
 use crate::serve::failed::{Failure, place_of};
 use crate::serve::lock::lock;
 use crate::serve::sessions::kept::KeptSession;
-use crate::serve::spec::{EndpointKind, VolumeSpec};
+use crate::serve::spec::EndpointKind;
 
 /// A volume that the process before this one served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,8 +80,8 @@ pub(crate) async fn wanted_after(core: &Core, left: &[HandedOver]) -> Result<Wan
             Was::Detached { volume } => core.note_by_hand_before(name, Left::Detached(*volume)),
             Was::Going { volume } => core.note_by_hand_before(name, Left::Going(*volume)),
             Was::Failed { place, why } => {
-                let failure = Failure { place: *place, why: why.clone() };
-                core.failed_before.note(name.clone(), failure);
+                let failure = Failure { name: name.clone(), why: why.clone() };
+                core.failed_before.note(*place, failure);
             }
         }
     }
@@ -97,10 +97,7 @@ pub(crate) async fn wanted_after(core: &Core, left: &[HandedOver]) -> Result<Wan
         let its = wanted.specs.iter_mut().filter(|spec| spec.name == *name);
         its.for_each(|spec| spec.read_only |= read_only && !mutant("read_only_not_handed_on"));
     }
-    let has_failed = |spec: &&VolumeSpec| core.failed_before.check(spec).is_err();
-    let failed: Vec<&VolumeName> =
-        wanted.specs.iter().filter(has_failed).map(|spec| &spec.name).collect();
-    core.failed_before.keep(|name| failed.contains(&name));
+    core.failed_before.keep(&wanted.specs);
     Ok(wanted)
 }
 
@@ -135,6 +132,6 @@ pub(crate) fn handed_over(core: &Core) -> Vec<HandedOver> {
     });
     let failed = core.failed_before.all().into_iter();
     let failed = failed
-        .map(|(name, Failure { place, why })| HandedOver { name, was: Was::Failed { place, why } });
+        .map(|(place, Failure { name, why })| HandedOver { name, was: Was::Failed { place, why } });
     served.chain(others).chain(detached).chain(failed).collect()
 }

@@ -83,7 +83,7 @@ pub(crate) async fn follow_settings(core: &Arc<Core>) -> Result<Reloaded, NodeEr
         }
     }
     core.forget_not_served(|name| !VolumeName::new(name).is_ok_and(|name| is_wanted(&name)));
-    core.failed_before.keep(is_wanted);
+    core.failed_before.keep(&wanted);
     let missing = wanted.into_iter().filter(|spec| core.entry(spec.name.as_str()).is_none());
     let first = core.least_used_shard();
     let attaching = missing.enumerate().map(|(index, spec)| {

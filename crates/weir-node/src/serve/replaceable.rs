@@ -21,6 +21,9 @@ use crate::serve::spec::EndpointKind;
 /// How often it is looked whether something has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// What is answered within this time needs no second look at what began meanwhile.
+const SOON: Duration = Duration::from_secs(1);
+
 /// What the threads of volumes may need beyond the limit to say what has not ended.
 const SAY_TIME_MAX: Duration = Duration::from_secs(1);
 
@@ -36,10 +39,17 @@ impl Service {
             if let Some(why) = close_that_goes_on(&self.core, until).await {
                 return Some(why);
             }
-            let question = Question::ask();
-            match file_that_hangs(&self.core, until).await {
-                None => thread_that_hangs(&self.core, question, until).await,
-                found => found,
+            if let Some(why) = file_that_hangs(&self.core, until).await {
+                return Some(why);
+            }
+            loop {
+                let asked = Instant::now();
+                // What began while others were waited for may hang as well.
+                let question = Question::ask();
+                let found = thread_that_hangs(&self.core, question, until).await;
+                if found.is_some() || asked.elapsed() < SOON {
+                    return found;
+                }
             }
         })
     }

@@ -13,10 +13,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::sync::{oneshot, watch as watch_channel};
 use tokio::time::Instant;
-use weir_device::{LocalBoxFuture, VolumeId, mutant};
+use weir_device::{ErrorKind, LocalBoxFuture, VolumeId, mutant, with_causes};
 use weir_frontend::nbd::{ConnectionOptions, ListenerOptions, Security, Sources, hand_off_clients};
 use weir_log::OpenReport;
-use weir_log::catalog::VolumeName;
+use weir_log::catalog::{self, VolumeName};
 use weir_net::tls::{ReadAnew, Tls, TlsStatus};
 use weir_net::{Listening, listen_on};
 use weir_store::{Access, Store};
@@ -414,11 +414,29 @@ impl Service {
         next.check_after(tls).map_err(NodeError::from)
     }
 
-    /// Whether the file system of the store answers within `limit`. This process must not be replaced while it does
-    /// not.
+    /// What is wrong with the store, in words, if it does not answer within `limit`. This process must not be replaced
+    /// then: the next one opens volumes as the store has them, and would serve nobody before it answers.
     #[inline(never)]
-    pub fn store_answers<'a>(&'a self, limit: Duration) -> LocalBoxFuture<'a, bool> {
-        Box::pin(async move { known_stores::takes_files(&self.core.home, limit).await })
+    pub fn store_fails<'a>(&'a self, limit: Duration) -> LocalBoxFuture<'a, Option<String>> {
+        Box::pin(async move {
+            if !known_stores::takes_files(&self.core.home, limit).await {
+                return Some("the file system of the store does not answer".to_owned());
+            }
+            let entries = self.core.entries();
+            let entry = entries.iter().find(|entry| !entry.is_elsewhere())?;
+            let (store, name) = (self.core.store.clone()?, entry.name.clone());
+            let look = |context: Rc<ShardContext>| async move {
+                catalog::find(&store, &context.env, &name).await
+            };
+            match tokio::time::timeout(limit, self.core.node.run(entry.shard, look)).await {
+                Err(_) => Some("the store does not answer".to_owned()),
+                // The volume may be gone, which the store says.
+                Ok(Ok(Err(error))) if error.kind() != ErrorKind::NotFound => {
+                    Some(format!("the store fails: {}", with_causes(&error)))
+                }
+                Ok(_) => None,
+            }
+        })
     }
 
     /// Whether the disk of the cache answers, as far as this process uses it. This process must not be replaced while

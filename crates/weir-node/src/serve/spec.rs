@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use weir_device::mutant;
 use weir_frontend::nbd::Identity;
 use weir_log::VolumeOptions;
 use weir_log::catalog::VolumeName;
@@ -111,7 +112,16 @@ impl VolumeSpec {
             && self.endpoint == other.endpoint
             && self.replica == other.replica
             && self.stages == other.stages
-            && self.options == other.options
+            && self.is_opened_like(other)
+    }
+
+    /// The memory of a journal is no setting of its volume: it is a share, by how many there were when it was opened.
+    fn is_opened_like(&self, other: &Self) -> bool {
+        let mut options = other.options.clone();
+        if !mutant("share_of_memory_is_a_setting") {
+            options.journal.resident_bytes_max = self.options.journal.resident_bytes_max;
+        }
+        self.options == options
     }
 }
 
@@ -139,5 +149,26 @@ mod tests {
         assert_eq!(allowed(&named), [true, false, true, false]);
         let nobody = Allowed::listed(Some(&Vec::new()));
         assert_eq!(allowed(&nobody), [false, false, true, false]);
+    }
+
+    #[test]
+    fn a_share_of_memory_is_no_setting_of_a_volume() {
+        let one = VolumeSpec {
+            name: VolumeName::new("one").expect("a name"),
+            size: None,
+            size_must_match: false,
+            read_only: false,
+            consent: Consent::default(),
+            options: VolumeOptions::default(),
+            endpoint: EndpointKind::Log,
+            stages: Stages::default(),
+            replica: None,
+            allowed: Allowed::All,
+        };
+        let mut other = one.clone();
+        other.options.journal.resident_bytes_max /= 2;
+        assert!(one.serves_like(&other), "there are more volumes by now");
+        other.options.journal.segments_max += 1;
+        assert!(!one.serves_like(&other));
     }
 }

@@ -9,6 +9,7 @@ pub(crate) mod watch;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use weir_device::DeviceExt;
 use weir_log::{FrameCache, VolumeStatus};
@@ -30,7 +31,8 @@ use crate::serve::replica::Following;
 /// seconds.
 const OBJECT_WAIT_MS_MAX: u64 = 15_000;
 
-/// If a write or sync of the journal takes longer than this, the volume is degraded: the local disk does not answer.
+/// If a write or sync of the journal, or a request to a file, takes longer than this, the volume is degraded: the disk
+/// does not answer.
 const DISK_WAIT_MS_MAX: u64 = 5_000;
 
 /// Share of the journal, in percent, from which writers are slowed down.
@@ -175,7 +177,17 @@ fn trouble(stage: &StageStatus) -> Option<(Health, String)> {
     if let Some(why) = refuses_writes {
         return Some((Health::Failed, format!("it takes no writes: {why}")));
     }
-    let StageStatus::Remote(remote) = stage else { return None };
+    let remote = match stage {
+        StageStatus::Remote(remote) => remote,
+        StageStatus::File(file) => {
+            let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+            let wait = file.unanswered.filter(|wait| millis(*wait) > DISK_WAIT_MS_MAX)?;
+            let (path, seconds) = (&file.path, wait.as_secs());
+            let why = format!("{path} does not answer: a request has waited for {seconds} s");
+            return Some((Health::Degraded, why));
+        }
+        _ => return None,
+    };
     let why = remote.trouble.as_deref().unwrap_or("connecting");
     let lost = format!("there is no connection to {}: {why}", remote.url);
     (!remote.is_connected).then_some((Health::Degraded, lost))
@@ -661,12 +673,13 @@ mod tests {
                 refuses_writes: refuses_writes.map(str::to_owned),
             })
         };
-        let file = |refuses_writes: Option<&str>| {
+        let file = |refuses_writes: Option<&str>, unanswered: Option<u64>| {
             let refuses_writes = refuses_writes.map(str::to_owned);
             StageStatus::File(weir_file::FileStatus {
                 path: "/f".to_owned(),
                 is_direct: false,
                 refuses_writes,
+                unanswered: unanswered.map(Duration::from_secs),
             })
         };
         let judged = |stage| {
@@ -684,11 +697,15 @@ mod tests {
         assert_eq!(judged(remote(true, None)), (Health::Ok, Vec::new()));
         let away = "there is no connection to nbd://far/disk: connecting".to_owned();
         assert_eq!(judged(remote(false, None)), (Health::Degraded, vec![away]));
-        for stage in [remote(true, Some("lost")), remote(false, Some("lost")), file(Some("lost"))] {
+        assert_eq!(judged(file(None, Some(4))), (Health::Ok, Vec::new()), "it may be busy");
+        let hangs = "/f does not answer: a request has waited for 6 s".to_owned();
+        assert_eq!(judged(file(None, Some(6))), (Health::Degraded, vec![hangs]));
+        let lost = Some("lost");
+        for stage in [remote(true, lost), remote(false, lost), file(lost, Some(6))] {
             let failed = "it takes no writes: lost".to_owned();
             assert_eq!(judged(stage), (Health::Failed, vec![failed]));
         }
-        assert_eq!(judged(file(None)), (Health::Ok, Vec::new()));
+        assert_eq!(judged(file(None, None)), (Health::Ok, Vec::new()));
     }
 
     #[test]

@@ -81,8 +81,9 @@ fn check_cache(by: Option<&Serving>) -> Result<(), NodeError> {
         // One that failed is said by the volume.
         CacheReport { none_because: Some(why), failed: false, .. } => {
             let message = format!(
-                "this process has no cache on its local disk, because {why}: `weir cache resize SIZE` gives it \
-                 one now, and --cache SIZE or `cache` in the configuration at the next start"
+                "this process has no cache on its local disk, because {why}; where no other process of the data \
+                 directory has one, `weir cache resize SIZE` gives it one now, and --cache SIZE or `cache` in the \
+                 configuration at the next start"
             );
             Err(DeviceError::new(ErrorKind::Unsupported, message).into())
         }
@@ -149,7 +150,7 @@ impl Command for WarmVolume {
         if report.journal_bytes > 0 {
             let journal = human(report.journal_bytes);
             text.push_str(&format!(
-                ", {journal} are in the journal, and come to the cache by themselves once the store has them"
+                ", {journal} are read from the journal, as long as that has them"
             ));
         }
         let [objects, requests] = [(report.objects, "object"), (report.requests, "request")]

@@ -61,6 +61,15 @@ fn a_file_that_failed_is_not_served_by_the_next_process_before_somebody_says_so(
         // Settings that say the same decide nothing, and neither does the next replacement.
         let reloaded = place.reload(&service, with_file(&place, &file).volumes).await;
         assert_eq!(reloaded.expect("loaded").failed[0].0, name("disk"));
+        // Nor does another way to write the path, or another name for the volume.
+        let dotted = place.directory.path().join(".").join("disk");
+        let reloaded = place.reload(&service, with_file(&place, &dotted).volumes).await;
+        assert_eq!(reloaded.expect("loaded").failed[0].0, name("disk"));
+        let mut renamed = with_file(&place, &file).volumes;
+        let VolumeSet::Listed(specs) = &mut renamed else { panic!("one is listed") };
+        specs[0].name = name("other");
+        let reloaded = place.reload(&service, renamed).await;
+        assert_eq!(reloaded.expect("loaded").failed[0].0, name("other"));
         let mut options = with_file(&place, &file);
         options.left = replaced(service).await;
         let service = place.node.serve(options).await.expect("it goes on");

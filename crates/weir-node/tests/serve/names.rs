@@ -1,5 +1,7 @@
 //! Names that two volumes have.
 
+use std::os::unix::net::UnixStream;
+
 use weir_node::Mark;
 use weir_node::config::FileConfig;
 use weir_node::verbs::clone::CloneVolume;
@@ -7,6 +9,7 @@ use weir_node::verbs::list::ListVolumes;
 use weir_node::verbs::list_snapshots::ListSnapshots;
 use weir_node::verbs::promote::PromoteVolume;
 
+use super::common::flags_of;
 use super::*;
 
 /// Serves the volume `one` of the store, and files of these names.
@@ -50,7 +53,10 @@ fn a_name_of_two_volumes_is_not_taken_for_that_of_the_one_in_the_store() {
     let place = Place::new();
     run(async {
         create(&place, "both", false).await.expect("nobody serves anything");
+        place.call("both", take("old")).await;
         let service = serve_beside(&place, &["both", "file"]).await;
+        let mut stream = UnixStream::connect(place.directory.path().join("data/nbd.sock")).unwrap();
+        assert!(flags_of(&mut stream, "both@old").is_none(), "it is of the one in the store");
         let refused = create(&place, "file", false).await.expect_err("a file has that name");
         assert!(refused.to_string().contains("choose another one"), "{refused}");
         create(&place, "other", false).await.expect("nobody has that name");

@@ -154,8 +154,8 @@ impl<'a> Reloads<'a> {
     }
 }
 
-/// Returns when a part has ended; never where there is none.
-async fn ended<T>(part: &mut Option<Part<'_, T>>) -> T {
+/// Returns when what goes on has ended; never where there is nothing.
+pub(super) async fn ended<F: Future + Unpin>(part: &mut Option<F>) -> F::Output {
     match part {
         Some(part) => part.await,
         None => std::future::pending().await,

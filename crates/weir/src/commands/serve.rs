@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use weir_device::mutant;
 use weir_net::tls::Tls;
 use weir_node::config::Config;
 use weir_node::size::counted;
@@ -18,7 +19,7 @@ use weir_node::{
 
 use crate::cli::global::Global;
 use crate::cli::serve::Serve;
-use crate::commands::reload::{Anew, Files, Reloads, read_anew};
+use crate::commands::reload::{Anew, Files, Reloads, ended, read_anew};
 use crate::commands::up;
 use crate::process::relay::{self, Side};
 use crate::process::signals::{self, Signals, quit, received};
@@ -218,7 +219,7 @@ fn what_is_served(options: &ServiceOptions) -> String {
     told.collect::<Vec<_>>().join(", ")
 }
 
-/// How long the file system of the store may take to show that it answers.
+/// How long the store may take to show that it answers.
 const STORE_ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// How long volumes in files may take to show that they answer, by a flush of each, and closes of volumes in no store
@@ -233,14 +234,19 @@ fn not_replaced(why: impl std::fmt::Display) -> Failure {
 
 /// The new program, if this one can be ended and the new one can be run.
 async fn may_be_replaced(service: &Service, files: &Files) -> Result<Successor, Failure> {
-    if !service.store_answers(STORE_ANSWER_MAX).await {
-        return Err(not_replaced("the file system of the store does not answer"));
+    if let Some(why) = service.store_fails(STORE_ANSWER_MAX).await {
+        return Err(not_replaced(why));
     }
     if !service.cache_answers().await {
         return Err(not_replaced("the disk of the cache does not answer"));
     }
+    // Before a program is started: until that is executed, it has copies of all that is open here, and would keep
+    // those, with their locks, as long as the first one that hangs when it is closed.
+    if let Some(why) = service.unanswered(FILES_ANSWER_MAX).await {
+        return Err(not_replaced(why));
+    }
     let successor = next_program(service, files).await?;
-    // Last, as what hangs from then on is waited for by the kernel.
+    // Last once more, as what hangs from then on is waited for by the kernel.
     if let Some(why) = files.hang() {
         return Err(not_replaced(why));
     }
@@ -337,17 +343,10 @@ async fn hear(
             _ = signals.next() => return None,
             Some(()) = received(reload.as_mut()) => reloads.begin(),
             _ = replace.recv() => {
-                let found = async {
-                    if tokio::time::timeout(RELOAD_WAIT_MAX, reloads.end()).await.is_err() {
-                        let why = "the settings are being loaded anew, which waits for volumes to be opened or closed";
-                        return Err(not_replaced(why));
-                    }
-                    may_be_replaced(service, files).await
-                };
                 match tokio::select! {
                     biased;
                     _ = signals.next() => return None,
-                    found = found => found,
+                    found = successor(service, files, reloads, reload) => found,
                 } {
                     Ok(successor) => return Some(successor),
                     Err(failure) => {
@@ -357,6 +356,37 @@ async fn hear(
                 }
             },
             () = reloads.end(), if reloads.go_on() => {}
+        }
+    }
+}
+
+/// The new program, if this one can be replaced. Settings are loaded anew meanwhile if that is asked for: whoever is
+/// taken off a list must not stay let in because a disk does not answer.
+async fn successor(
+    service: &Service,
+    files: &Files,
+    reloads: &mut Reloads<'_>,
+    reload: &mut Option<Signal>,
+) -> Result<Successor, Failure> {
+    let reloading = || {
+        not_replaced(
+            "the settings are being loaded anew, which waits for volumes to be opened or closed",
+        )
+    };
+    let until = tokio::time::Instant::now() + RELOAD_WAIT_MAX;
+    let mut looking = None;
+    loop {
+        if looking.is_none() && !reloads.go_on() {
+            looking = Some(Box::pin(may_be_replaced(service, files)));
+        }
+        tokio::select! {
+            biased;
+            Some(()) = received(reload.as_mut()), if !mutant("reload_waits_for_replacement") => reloads.begin(),
+            () = reloads.end(), if reloads.go_on() => {}
+            () = tokio::time::sleep_until(until), if looking.is_none() => return Err(reloading()),
+            found = ended(&mut looking) => {
+                return if reloads.go_on() { found.and(Err(reloading())) } else { found };
+            }
         }
     }
 }

@@ -1,31 +1,34 @@
-//! For how long the disk has not answered: writes of records and syncs that are under way.
+//! For how long a disk has not answered: requests that are under way.
 
 use std::cell::RefCell;
 use std::time::Duration;
 
-use weir_device::Clock;
+use crate::env::Clock;
 
-/// When each request that is under way began. There are only a few: a lane has one, and the syncer.
+/// When each request that is under way began. No more than a queue of requests is deep.
 #[derive(Debug, Default)]
-pub(crate) struct DiskWaits {
+pub struct DiskWaits {
     since: RefCell<Vec<Duration>>,
 }
 
 /// A request that is under way, until this is dropped.
-pub(crate) struct DiskWait<'a> {
+#[derive(Debug)]
+pub struct DiskWait<'a> {
     waits: &'a DiskWaits,
     since: Duration,
 }
 
 impl DiskWaits {
-    pub(crate) fn begin(&self, clock: &dyn Clock) -> DiskWait<'_> {
+    /// Notes one that begins now.
+    pub fn begin(&self, clock: &dyn Clock) -> DiskWait<'_> {
         let since = clock.boottime();
         self.since.borrow_mut().push(since);
         DiskWait { waits: self, since }
     }
 
     /// How long the oldest one has taken.
-    pub(crate) fn longest(&self, clock: &dyn Clock) -> Option<Duration> {
+    #[must_use]
+    pub fn longest(&self, clock: &dyn Clock) -> Option<Duration> {
         let oldest = self.since.borrow().iter().min().copied();
         oldest.map(|since| clock.boottime().saturating_sub(since))
     }
