@@ -423,6 +423,7 @@ struct Found {
     other_differs: bool,
 }
 
+/// Reads both copies; an error where neither is whole.
 async fn read_superblock(file: &File, file_name: &Arc<str>) -> Result<Found, JournalError> {
     let len = file.len().await?;
     if len < SLOT_OFFSETS[1] + BLOCK_BYTES {
