@@ -60,7 +60,10 @@ fn explained(command: Command) -> Command {
 
 fn render(command: &Command) -> Result<String, Failure> {
     let mut page = Vec::new();
+    // Otherwise the page of a verb names its last word in the place of the program.
+    let program = format!("weir {}", command.get_version().unwrap_or_default());
     clap_mangen::Man::new(command.clone())
+        .source(program)
         .render(&mut page)
         .map_err(|error| Failure::new(format!("writing the manual: {error}")))?;
     Ok(String::from_utf8_lossy(&page).into_owned())
@@ -183,5 +186,20 @@ mod tests {
             assert!(script.contains("data-dir") && script.contains("rollback"), "{shell}");
             assert!(!script.contains("disk-engine"), "{shell}");
         }
+    }
+
+    #[test]
+    fn every_page_names_the_program() {
+        let mut command = explained(cli::command());
+        command.build();
+        let mut pages = 0;
+        let mut check = |name: &str, page: String| {
+            let head = page.lines().find(|line| line.starts_with(".TH")).unwrap_or_default();
+            assert!(head.contains("\"weir "), "{name}: {head}");
+            pages += 1;
+            Ok(())
+        };
+        write_pages(&command, "weir", &mut check).expect("they are written");
+        assert!(pages > 20, "{pages}");
     }
 }
