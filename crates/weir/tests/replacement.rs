@@ -108,11 +108,8 @@ fn who_is_taken_off_a_list_does_not_stay_let_in_while_a_volume_is_opened() {
     let server = UnixListener::bind(&silent).unwrap();
     let write = |text: String| std::fs::write(&config, text).unwrap();
     write(offered(directory.path(), "", ""));
-    let mut process = command(directory.path(), &config).stderr(Stdio::piped()).spawn().unwrap();
-    let pid = process.id();
-    let mut ends = Ends(vec![pid]);
-    let said = Said::of(&mut process);
-    let address = &said.address();
+    let (mut process, mut ends, said) = started(command(directory.path(), &config));
+    let (pid, address) = (process.id(), &said.address());
     assert!(is_let_in(address));
     let far = format!(
         "[[volumes]]\nname = \"far\"\nremote.uri = \"nbd+unix:///far?socket={}\"\n",
@@ -140,12 +137,8 @@ fn who_is_taken_off_a_list_does_not_stay_let_in_while_a_replacement_is_considere
     let (config, program, next) = (path("weir.toml"), path("weir"), path("next"));
     std::fs::copy(env!("CARGO_BIN_EXE_weir"), &program).unwrap();
     std::fs::write(&config, offered(directory.path(), "", "")).unwrap();
-    let mut process = command_of(&program, directory.path(), &config);
-    let mut process = process.stderr(Stdio::piped()).spawn().unwrap();
-    let pid = process.id();
-    let mut ends = Ends(vec![pid]);
-    let said = Said::of(&mut process);
-    let address = &said.address();
+    let (mut process, mut ends, said) = started(command_of(&program, directory.path(), &config));
+    let (pid, address) = (process.id(), &said.address());
     assert!(is_let_in(address));
     std::fs::write(&next, "#!/bin/sh\nexec sleep 300\n").unwrap();
     std::fs::set_permissions(&next, std::fs::metadata(&program).unwrap().permissions()).unwrap();
@@ -159,6 +152,13 @@ fn who_is_taken_off_a_list_does_not_stay_let_in_while_a_replacement_is_considere
     tell(pid, Signal::TERM);
     assert!(process.wait().unwrap().success(), "{said:?}");
     ends.0.clear();
+}
+
+/// A process that runs, and what it says.
+fn started(mut command: Command) -> (Child, Ends, Said) {
+    let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
+    let (ends, said) = (Ends(vec![process.id()]), Said::of(&mut process));
+    (process, ends, said)
 }
 
 /// What a process says.

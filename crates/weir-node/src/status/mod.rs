@@ -180,8 +180,8 @@ fn trouble(stage: &StageStatus) -> Option<(Health, String)> {
     let remote = match stage {
         StageStatus::Remote(remote) => remote,
         StageStatus::File(file) => {
-            let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-            let wait = file.unanswered.filter(|wait| millis(*wait) > DISK_WAIT_MS_MAX)?;
+            let most = Duration::from_millis(DISK_WAIT_MS_MAX);
+            let wait = file.unanswered.filter(|wait| *wait > most)?;
             let (path, seconds) = (&file.path, wait.as_secs());
             let why = format!("{path} does not answer: a request has waited for {seconds} s");
             return Some((Health::Degraded, why));
