@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # What the client scripts share: a temporary directory, a served volume, checks that count, and an end
 # that leaves nothing running, mounted or attached. Each check prints one line: `ok - NAME`,
-# `not ok - NAME` with the output after it, or `skip - NAME: reason`.
+# `not ok - NAME` with the output after it, or `skip - NAME: reason`. The script ends with 1 where one failed.
 set -uo pipefail
 export PATH="$PATH:/usr/sbin:/sbin"
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -21,7 +21,8 @@ mounts=()
 loops=()
 
 end() {
-    local entry
+    local status=$? entry
+    [ ! -e "$work/failed" ] || status=1
     for ((i = ${#mounts[@]} - 1; i >= 0; i--)); do
         mountpoint -q "${mounts[i]}" && { umount "${mounts[i]}" || umount -l "${mounts[i]}"; }
     done 2>/dev/null
@@ -30,12 +31,15 @@ end() {
         kill -KILL "$entry" 2>/dev/null && wait "$entry" 2>/dev/null
     done
     rm -rf "$work"
+    exit "$status"
 }
 trap end EXIT
 trap 'exit 130' INT TERM HUP
 
 ok() { echo "ok - $script: $1"; }
+# A file says it, as this may be a subshell.
 not_ok() {
+    touch "$work/failed"
     echo "not ok - $script: $1"
     [ -n "${2:-}" ] && printf '%s\n' "$2" | tail -n 30 | sed 's/^/    /'
     return 0

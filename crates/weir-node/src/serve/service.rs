@@ -422,6 +422,10 @@ impl Service {
             if !known_stores::takes_files(&self.core.home, limit).await {
                 return Some("the file system of the store does not answer".to_owned());
             }
+            // As the next process will find it. A question to a store that is gone waits until it is back.
+            if let Err(gone) = known_stores::check_not_gone(&self.core.home) {
+                return Some(gone.to_string());
+            }
             let entries = self.core.entries();
             let entry = entries.iter().find(|entry| !entry.is_elsewhere())?;
             let (store, name) = (self.core.store.clone()?, entry.name.clone());
