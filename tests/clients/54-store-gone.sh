@@ -22,6 +22,11 @@ kill -USR2 "$weir_pid"
 wait_seconds=20 wait_until "a program whose store is gone is not replaced" \
     grep -q "store .* is not there, and volumes of this data directory were in it" "$work/weir.log"
 check "it goes on" kill -0 "$weir_pid"
+check "a local flush of what it serves needs no store" timeout 30 "$weir" volume flush a
+check "nor does a limit" timeout 30 "$weir" volume limit a --iops 5000
+refuse "another name is still looked for in the store" "is not there, and volumes" \
+    timeout 30 "$weir" volume flush nobody
+refuse "nothing is attached out of it, and why is said" "gave up .*No such file" timeout 90 "$weir" volume attach b
 check "no store is made" test ! -e "$work/store"
 mv "$work/away" "$work/store"
 kill -USR2 "$weir_pid"

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_device::ErrorKind;
+use weir_device::{ErrorKind, with_causes};
 
 use crate::Refusal;
 
@@ -209,7 +209,7 @@ pub enum StoreError {
         source: Cause,
     },
     /// The deadline passed after one or more attempts.
-    #[error("{}", gave_up(.store.as_deref(), *.attempts, *.elapsed, .source.is_some()))]
+    #[error("{}", gave_up(.store.as_deref(), *.attempts, *.elapsed, .source.as_deref()))]
     GaveUp {
         /// URL of the store, where the attempts were those of one.
         store: Option<Arc<str>>,
@@ -223,15 +223,22 @@ pub enum StoreError {
     },
 }
 
-/// An attempt that ended has an error that names the store; where none has, nothing else does.
-fn gave_up(store: Option<&str>, attempts: u64, elapsed: Duration, has_failed: bool) -> String {
+/// An attempt that ended has an error that names the store; where none has, nothing else does. The error is part of the
+/// text, as that alone may be all that somebody gets to see.
+fn gave_up(
+    store: Option<&str>,
+    attempts: u64,
+    elapsed: Duration,
+    last: Option<&StoreError>,
+) -> String {
     let seconds = elapsed.as_secs_f64();
+    let why = last.map(|error| format!(": {}", with_causes(error))).unwrap_or_default();
     match (store, attempts) {
-        (Some(store), _) if !has_failed => {
+        (Some(store), _) if last.is_none() => {
             format!("store {store} did not answer in {seconds:.1} s")
         }
-        (_, 1) => format!("gave up after 1 attempt in {seconds:.1} s"),
-        _ => format!("gave up after {attempts} attempts in {seconds:.1} s"),
+        (_, 1) => format!("gave up after 1 attempt in {seconds:.1} s{why}"),
+        _ => format!("gave up after {attempts} attempts in {seconds:.1} s{why}"),
     }
 }
 

@@ -91,7 +91,12 @@ impl Client {
     /// From here on every request says that it is about this volume of this store, and is refused by a process that
     /// has another one of its name.
     pub(crate) fn mean(&mut self, store: &Store, volume: VolumeId) {
-        self.meant = Some((store.location(), Some(volume)));
+        self.mean_at(store.location(), volume);
+    }
+
+    /// The same by the location that the process gave for its store.
+    pub(crate) fn mean_at(&mut self, location: String, volume: VolumeId) {
+        self.meant = Some((location, Some(volume)));
     }
 
     /// From here on every request says that it is about this store.

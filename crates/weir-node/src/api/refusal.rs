@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use weir_device::ErrorKind;
+use weir_device::{ErrorKind, with_causes};
 use weir_log::catalog::VolumeName;
 
 use crate::api::types::{ErrorBody, Problem};
@@ -27,7 +27,7 @@ impl Refusal {
 impl From<&NodeError> for Problem {
     fn from(error: &NodeError) -> Self {
         let kind = format!("{:?}", error.kind());
-        Self { kind, message: error.to_string(), help: error.help() }
+        Self { kind, message: with_causes(error), help: error.help() }
     }
 }
 

@@ -67,7 +67,7 @@ pub(crate) fn check_not_gone(home: &Home) -> Result<(), NodeError> {
 }
 
 /// Whether the store is a directory that is not there.
-fn is_missing(home: &Home) -> bool {
+pub(crate) fn is_missing(home: &Home) -> bool {
     let directory = Url::parse(&home.store_url).ok().and_then(|url| url.to_file_path().ok());
     directory.is_some_and(|directory| !directory.exists())
 }

@@ -153,6 +153,30 @@ impl Home {
         Ok(processes.into_iter().find(|process| process.without_store(name).is_some()))
     }
 
+    /// The process that serves a volume of that name out of the store, as it says itself: for where the store does not
+    /// say which volume has the name. None where another one is served under the name that is in no store.
+    pub(crate) async fn holder_by_name(
+        &self,
+        name: &VolumeName,
+    ) -> Result<Option<Process>, NodeError> {
+        let processes = self.processes().await?;
+        if processes.iter().any(|process| process.without_store(name).is_some()) {
+            return Ok(None);
+        }
+        // By the URL: a directory that is not there has no other identity, and opening the store would create it.
+        let named = |process: &Process| {
+            let status = process.status.as_ref().ok()?;
+            let volumes = status.volumes.iter().filter(|_| status.store == self.store_url);
+            let id = &volumes.into_iter().find(|volume| volume.name == name.as_str())?.id;
+            Some((status.store_location.clone()?, VolumeId::parse(id)?))
+        };
+        Ok(processes.into_iter().find_map(|mut process| {
+            let (location, id) = named(&process)?;
+            process.client.mean_at(location, id);
+            Some(process)
+        }))
+    }
+
     /// Whether a process has a volume of that identity open out of another store, and so its local files.
     pub(crate) async fn is_open_elsewhere(
         &self,

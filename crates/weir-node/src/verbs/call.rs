@@ -37,10 +37,19 @@ async fn do_it<V: Verb>(
             }
             called => called,
         },
-        By::Holder => match place.holder(Access::Write, V::IS_OF_STORE).await? {
-            Some(process) => answering(process)?.call_parts(place.name, verb, on_progress).await,
-            None => verb.on_store(place, on_progress).await,
-        },
+        By::Holder => {
+            let holder = place.holder(Access::Write, V::IS_OF_STORE);
+            let holder = match V::IS_LOCAL {
+                true => place.or_by_name(holder).await?,
+                false => holder.await?,
+            };
+            match holder {
+                Some(process) => {
+                    answering(process)?.call_parts(place.name, verb, on_progress).await
+                }
+                None => verb.on_store(place, on_progress).await,
+            }
+        }
     }
 }
 

@@ -63,6 +63,7 @@ impl Verb for FlushVolume {
         answer: Answer::Lines,
     });
     const BY: By = By::Holder;
+    const IS_LOCAL: bool = true;
 
     fn admit(&self, _by: &Serving, _name: Option<&VolumeName>) -> Result<(), NodeError> {
         self.check()

@@ -3,6 +3,7 @@
 use std::cell::OnceCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 use weir_device::VolumeId;
@@ -14,6 +15,7 @@ use weir_store::{Access, Store};
 use crate::api::client::Client;
 use crate::api::types::Shown;
 use crate::error::{NodeError, ProcessId};
+use crate::home::known_stores;
 use crate::home::names::AMBIGUOUS;
 use crate::home::processes::Process;
 use crate::home::{Home, open};
@@ -22,6 +24,9 @@ use crate::node::shard::ShardContext;
 use crate::serve::core::Core;
 use crate::serve::events::EventKind;
 use crate::volumes::list;
+
+/// How long a verb that needs no store waits for what the store says of the name of a volume.
+const STORE_ANSWER_MAX: Duration = Duration::from_secs(3);
 
 /// The process that serves volumes and in which the verb runs.
 #[derive(Clone, Debug)]
@@ -152,6 +157,25 @@ impl Place {
         }
     }
 
+    /// The process that `holder` finds. Where the store fails, or says nothing for [`STORE_ANSWER_MAX`], the one that
+    /// serves a volume of that name out of it.
+    pub(super) async fn or_by_name(
+        &self,
+        holder: impl Future<Output = Result<Option<Process>, NodeError>>,
+    ) -> Result<Option<Process>, NodeError> {
+        let mut holder = std::pin::pin!(holder);
+        let failed = match tokio::time::timeout(STORE_ANSWER_MAX, &mut holder).await {
+            Ok(Err(error)) if !error.is_of_no_volume() => Some(error),
+            Ok(found) => return found,
+            Err(_) => None,
+        };
+        match (self.home.holder_by_name(&self.name()?).await?, failed) {
+            (Some(process), _) => Ok(Some(process)),
+            (None, Some(error)) => Err(error),
+            (None, None) => holder.await,
+        }
+    }
+
     /// As [`Home::refuse_ambiguous`].
     pub(super) async fn refuse_if_ambiguous(&self, reason: &'static str) -> Result<(), NodeError> {
         self.home.refuse_ambiguous(&self.name()?, reason).await
@@ -220,8 +244,13 @@ impl Home {
         let client = Client::connect(&self.data.api_socket()).await?;
         let mut client = client.ok_or(NodeError::NothingServed { data_dir })?;
         // One that was stopped is found out before anything is asked of it: work may be silent for longer.
-        client.status().await?;
-        client.mean_store(&Store::open_with(&self.store_url, &self.store_options)?);
+        let status = client.status().await?;
+        // A directory that is not there has no identity but its URL, and opening the store would create it.
+        match known_stores::is_missing(self) {
+            true if status.store == self.store_url => {}
+            true => known_stores::check_there(self)?,
+            false => client.mean_store(&Store::open_with(&self.store_url, &self.store_options)?),
+        }
         Ok(client)
     }
 }

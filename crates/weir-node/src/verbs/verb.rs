@@ -69,6 +69,10 @@ pub trait Verb:
     /// clear which is which.
     const IS_OF_STORE: bool = false;
 
+    /// Whether the process that serves the volume needs no store for it. Then it is found by the name that it serves
+    /// the volume under, where the store does not say whose name that is.
+    const IS_LOCAL: bool = false;
+
     /// Whether the answer is sent only at its end.
     fn is_waited_for(&self) -> bool {
         true

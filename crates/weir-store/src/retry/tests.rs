@@ -66,7 +66,12 @@ async fn reads_give_up_at_the_deadline_and_keep_the_cause() {
     assert!(*attempts > 5, "{attempts}");
     assert_eq!(*elapsed, started.elapsed());
     assert!(*elapsed <= Duration::from_secs(120) && *elapsed >= Duration::from_secs(110));
-    assert!(matches!(source.as_deref(), Some(StoreError::Unavailable { .. })));
+    let last = source.as_deref().expect("an attempt failed");
+    assert!(matches!(last, StoreError::Unavailable { .. }));
+    assert!(
+        error.to_string().ends_with(&format!(": {}", weir_device::with_causes(last))),
+        "{error}"
+    );
     assert_eq!(error.kind(), weir_device::ErrorKind::Unavailable);
 }
 
