@@ -58,13 +58,20 @@ store_is_away
 jam
 : >"$work/weir.log"
 kill -USR2 "$weir_pid"
-wait_seconds=40 wait_until "the program is replaced" grep -q '^replacing the program' "$work/weir.log"
-# With the store away nothing can be opened; it is waited for, and signals are heard.
-wait_seconds=40 wait_until "the waiting client is sent away" sh -c "! kill -0 $waits 2>/dev/null"
+# It can be read, and the next program would serve nobody before it has written to it.
+wait_seconds=40 wait_until "the program is not replaced, and why is said" \
+    grep -q 'the program is not replaced: the store fails: .*[Rr]ead-only file system' "$work/weir.log"
+check "the write waits on" kill -0 "$waits"
+check "both volumes are served on, with what was answered" all_answered
+check "and the other one takes writes" put well 8 0 1M
 store_is_back
+wait_seconds=40 wait_until "the write ends" sh -c "! kill -0 $waits 2>/dev/null"
+check "it is there" holds jam 255 200M 1M
+kill -USR2 "$weir_pid"
+wait_seconds=40 wait_until "the program is replaced" grep -q '^replacing the program' "$work/weir.log"
 served
 check "both volumes are served again, with what was answered" all_answered
-check "and the other one" holds well 7 0 1M
+check "and the other one" holds well 8 0 1M
 
 store_is_away
 jam
@@ -81,13 +88,13 @@ store_is_back
 serve
 check "the next start has everything" all_answered
 
-# A second signal ends a replacement that waits.
+# A second signal while it is asked whether the program can be replaced.
 store_is_away
 jam
 kill -USR2 "$weir_pid"
 sleep 0.3
 kill -TERM "$weir_pid"
-wait_seconds=20 wait_until "SIGTERM during a replacement ends it" ended
+wait_seconds=60 wait_until "SIGTERM ends it" ended
 wait "$weir_pid" 2>/dev/null
 weir_pid=
 store_is_back
@@ -110,7 +117,7 @@ wait_until "it knows that it lost the volume" is_failed
 kill -USR2 "$weir_pid"
 served
 check "a lost volume does not keep the program from being replaced" kill -0 "$weir_pid"
-check "the other volume is served" holds well 7 0 1M
+check "the other volume is served" holds well 8 0 1M
 stop
 
 # The only one of a process.

@@ -185,7 +185,7 @@ wait_for_export "$uri"
 faults down=1
 kill -USR2 "$weir_pid"
 check "without a store the program is not replaced" \
-    wait_until "it is refused" logged "the program is not replaced: the store does not answer"
+    wait_until "it is refused" logged "the program is not replaced: the store fails: .*gave up"
 check "and volumes take writes on" timeout 10 qemu-io -f raw "$uri" -c "write -P 7 0 4k" -c flush
 faults
 kill -USR2 "$weir_pid"

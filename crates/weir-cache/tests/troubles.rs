@@ -130,3 +130,22 @@ fn a_cache_that_is_given_up_is_read_anew_by_the_next_opening() {
         assert!(found.iter().all(|byte| *byte == 7));
     });
 }
+
+/// Its lock is free then: what still waits would be written beside what the next process has there.
+#[test]
+fn nothing_that_waits_is_written_to_a_cache_that_was_given_up() {
+    run(async {
+        let disk = disk(5);
+        let (thread, cache, _) = open(&disk, 1).await;
+        thread.put(address(0), pieces(), None).await;
+        for run in 1..8 {
+            thread.offer(address(run), Source::Here(pieces()), None);
+        }
+        thread.abandon();
+        let (next, ..) = open(&disk, 2).await;
+        next.recover().await;
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(cache.status().counts.fills, 1, "what was written before");
+        assert!(next.read(&address(0), Blocks::All, None).await.is_some());
+    });
+}

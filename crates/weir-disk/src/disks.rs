@@ -27,8 +27,9 @@ use crate::reads::RingReads;
 /// hold up the rest.
 const HELPER_THREADS_MAX: usize = 2;
 
-/// Threads that open images: more than file systems that hang at a time. An image has one of them at most.
-const OPENING_THREADS_MAX: usize = 32;
+/// Threads that open images: more than there are images on file systems that hang at a time. An image has one of them
+/// at most, and they start when they are needed.
+const OPENING_THREADS_MAX: usize = 128;
 
 /// Threads of an image whose file system is kept by a program or another machine: as many as a queue of requests is
 /// deep that such a one answers beside each other. They start when they are needed.
@@ -306,6 +307,29 @@ mod tests {
                 drop(hangs);
                 assert!(again.await.expect("it opens").created);
                 disks.image(path("one"), mode).await.expect("it is closed by now");
+            })
+            .await;
+    }
+
+    /// The thread of an opening that somebody gave up is still with it.
+    #[tokio::test]
+    async fn an_opening_that_was_given_up_is_under_way_until_its_thread_comes_back() {
+        tokio::task::LocalSet::new()
+            .run_until(async {
+                let mut disks = Disks::new(EngineChoice::Threads).unwrap();
+                disks.opening = Engine::Threads(ThreadEngine::unjoined(1));
+                let directory = tempfile::TempDir::new().unwrap();
+                let path = directory.path().join("one");
+                let mode = ImageMode { create: Some(4096), direct: false, read_only: false };
+                let (hung, answer) = channel::<()>();
+                let hangs = disks.opening.helpers().run(move || answer.recv());
+                assert!(futures_util::FutureExt::now_or_never(hangs).is_none());
+                let given_up = futures_util::FutureExt::now_or_never(disks.image(&path, mode));
+                assert!(given_up.is_none(), "its thread hangs");
+                let another = BeingOpened::begin(&disks.being_opened, &path);
+                assert!(another.is_none(), "it would take another thread");
+                drop(hung);
+                disks.image(&path, mode).await.expect("its thread has come back");
             })
             .await;
     }

@@ -123,7 +123,7 @@ impl FileVolume {
     /// Returns once the file has answered what a close will ask it; what is written so far is durable then, unless the
     /// status says otherwise. Whoever waits no longer lets go of nothing: what was asked goes on.
     pub async fn answers(&self) {
-        self.0.file.answers().await;
+        self.0.with_file(self.0.file.answers()).await;
         let inner = Rc::clone(&self.0);
         // An error is an answer, and is noted (F2).
         let _ = self.change(async move { inner.sync().await }).await;

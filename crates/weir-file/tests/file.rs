@@ -225,6 +225,30 @@ fn a_change_whose_caller_has_left_undoes_no_later_one() {
     }
 }
 
+/// Checks that a volume says while a request is with its file, and not before or after that.
+async fn shows(volume: &FileVolume, request: impl Future<Output = ()>) {
+    assert_eq!(volume.status().unanswered, None);
+    let mut request = pin!(request);
+    assert!(tokio::time::timeout(Duration::from_secs(10), &mut request).await.is_err());
+    assert!(volume.status().unanswered.is_some());
+    request.await;
+    assert_eq!(volume.status().unanswered, None);
+}
+
+#[test]
+fn a_file_that_does_not_answer_shows_whatever_it_is_asked() {
+    run(true, async {
+        let disk = sim_disk(1, 512);
+        let volume = sim_volume(&disk, OpenMode::CreateNew).await;
+        let slow = Duration::from_secs(30);
+        disk.change_options(|options| (options.latency_min, options.latency_max) = (slow, slow));
+        shows(&volume, async { volume.write(0, bytes(1, 512)).await.unwrap() }).await;
+        shows(&volume, async { assert_eq!(byte(&volume, 0).await, 1) }).await;
+        shows(&volume, async { volume.flush(FlushScope::Local).await.unwrap() }).await;
+        shows(&volume, async { volume.discard(0, 512).await.unwrap() }).await;
+    });
+}
+
 #[test]
 fn a_read_only_volume_takes_no_change_and_syncs_nothing() {
     run(false, async {

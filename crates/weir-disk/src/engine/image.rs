@@ -11,6 +11,7 @@ use weir_device::mutant;
 
 use crate::engine::metadata::{MetadataJob, direct_alignment, failed, length};
 use crate::engine::open_file::{Descriptor, OpenFile};
+use crate::engine::uring::IMAGE_ENTRIES_MAX;
 use crate::engine::whose;
 use crate::error::{DiskError, DiskOperation};
 use crate::image::ImageMode;
@@ -81,6 +82,7 @@ pub(crate) fn open(path: &Path, mode: ImageMode) -> Result<OpenImage, DiskError>
         // The last one who lets go of it may be the thread of a volume, and to close it asks its file system.
         file.fd = file.fd.apart(&file.path);
     }
+    file.entries_max = IMAGE_ENTRIES_MAX;
     let mut size = length(&file)?;
     if let (0, Some(wanted), false) = (size, mode.create, is_device || mode.read_only) {
         give_length(&file, path, wanted, created)?;

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::thread;
 
 use rustix::io::Errno;
@@ -98,11 +99,16 @@ pub(crate) struct OpenFile {
     pub(crate) syncs: SyncGate,
     /// Its file system blocks whoever asks it, though it was told not to: a ring has a thread of the kernel ask.
     pub(crate) blocks_callers: bool,
+    /// Most entries of a ring that its operations have at once.
+    pub(crate) entries_max: u32,
+    /// Those that they have now.
+    pub(crate) entries: AtomicU32,
 }
 
 impl OpenFile {
     pub(crate) fn new(fd: Descriptor, path: Arc<str>, alignment: usize) -> Self {
-        Self { fd, path, alignment, syncs: SyncGate::default(), blocks_callers: false }
+        let (syncs, entries) = (SyncGate::default(), AtomicU32::new(0));
+        Self { fd, path, alignment, syncs, blocks_callers: false, entries_max: u32::MAX, entries }
     }
 
     pub(crate) fn error(

@@ -29,6 +29,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -47,6 +48,11 @@ use crate::error::{DiskError, DiskOperation};
 /// Entries of the submission queue, and most operations with the kernel at once: about as deep as
 /// one NVMe queue is used.
 const RING_ENTRIES: u32 = 128;
+
+/// Most of them that the operations of one image have: what users name may hang, and others go on beside three such
+/// images. As deep as a disk needs to be busy.
+pub(crate) const IMAGE_ENTRIES_MAX: u32 = 40;
+const _: () = assert!(3 * IMAGE_ENTRIES_MAX < RING_ENTRIES);
 
 /// Most bytes of one read call; the length of an entry has 32 bits, and a longer read goes on from
 /// here.
@@ -295,11 +301,24 @@ impl Ring {
             .expect("U2: the queue has an entry for each operation with the kernel");
     }
 
-    /// Starts operations of the backlog as far as there is room. Returns how many.
+    /// Starts operations of the backlog as far as there is room, also behind those of a file that has all it may have.
+    /// Returns how many.
     fn start_backlog(&mut self) -> u32 {
-        let mut started = 0;
+        let (mut started, mut at) = (0, 0);
         while self.in_flight < RING_ENTRIES {
-            let Some(number) = self.backlog.pop_front() else { break };
+            let Some(number) = self.backlog.get(at).copied() else { break };
+            let State::Running(running) = &self.slots[number].state else {
+                unreachable!("U1: what waits in the backlog is running")
+            };
+            let file = &running.file;
+            if file.entries.load(Ordering::Relaxed) >= file.entries_max
+                && !weir_device::mutant("image_takes_whole_ring")
+            {
+                at += 1;
+                continue;
+            }
+            file.entries.fetch_add(1, Ordering::Relaxed);
+            self.backlog.remove(at);
             self.in_flight += 1;
             self.push(number);
             started += 1;
@@ -317,6 +336,7 @@ impl Ring {
         let state = std::mem::replace(&mut self.slots[number].state, State::Free);
         let State::Running(running) = state else { unreachable!("it was running above") };
         self.in_flight -= 1;
+        running.file.entries.fetch_sub(1, Ordering::Relaxed);
         if running.abandoned {
             self.free.push(number);
             return Step::Ended(None);
@@ -619,5 +639,56 @@ impl Drop for Shared {
             }
             ring.reap(drop);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::open_file::Descriptor;
+
+    fn opened(fd: OwnedFd) -> OpenFile {
+        OpenFile::new(Descriptor::Own(fd), Arc::from("test"), 1)
+    }
+
+    /// A pipe in which nothing is hangs as a disk does.
+    #[tokio::test]
+    async fn an_image_that_hangs_leaves_entries_to_others() {
+        let test = async {
+            // Where the kernel refuses rings, volumes use threads.
+            let Ok(engine) = UringEngine::new() else { return };
+            let (hangs, mut writer) = std::io::pipe().unwrap();
+            let mut image = opened(hangs.into());
+            image.entries_max = IMAGE_ENTRIES_MAX;
+            let image = Arc::new(image);
+            let hanging: Vec<_> = (0..2 * RING_ENTRIES)
+                .map(|_| {
+                    let (engine, image) = (engine.clone(), Arc::clone(&image));
+                    let read = async move { engine.read(&image, AlignedBuf::zeroed(1), 0).await };
+                    tokio::task::spawn_local(read)
+                })
+                .collect();
+            tokio::task::yield_now().await;
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(4096).unwrap();
+            let other = Arc::new(opened(file.into()));
+            let read = engine.read(&other, AlignedBuf::zeroed(4096), 0);
+            let (_, read) = tokio::time::timeout(Duration::from_secs(20), read)
+                .await
+                .expect("the file has an entry");
+            read.unwrap();
+            // Those that waited for an entry come in their turn.
+            let bytes = [7; 2 * RING_ENTRIES as usize];
+            std::io::Write::write_all(&mut writer, &bytes).unwrap();
+            for one in hanging {
+                let (buf, read) = one.await.unwrap();
+                read.unwrap();
+                assert_eq!(buf[0], 7);
+            }
+            assert_eq!(image.entries.load(Ordering::Relaxed), 0, "each is given back");
+        };
+        tokio::task::LocalSet::new().run_until(test).await;
     }
 }

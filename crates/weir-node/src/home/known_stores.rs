@@ -14,7 +14,8 @@ use weir_store::Store;
 
 use crate::data_directory::DataDirectory;
 use crate::error::NodeError;
-use crate::home::{Home, probe};
+use crate::home::Home;
+use crate::home::probe::{Answer, Probes};
 use crate::node::shard::ShardContext;
 
 /// The URLs, in the order in which they were used first.
@@ -90,12 +91,12 @@ pub(crate) async fn check_not_emptied(
     Ok(())
 }
 
-/// Whether the file system of a store that is a directory takes a file within `limit`: while it hangs, threads wait
-/// for it in the kernel, and a program that is to be replaced does not end before they do.
-pub(crate) async fn takes_files(home: &Home, limit: Duration) -> bool {
+/// Whether the file system of a store that is a directory answers within `limit`: while it hangs, threads wait for it
+/// in the kernel, and a program that is to be replaced does not end before they do.
+pub(crate) async fn answers(home: &Home, probes: &Probes, limit: Duration) -> bool {
     let url = Url::parse(&home.store_url).ok();
     let Some(directory) = url.and_then(|url| url.to_file_path().ok()) else { return true };
-    probe::is_answered(probe::ask(directory), limit).await
+    probes.ask(directory, limit).await != Answer::Hangs
 }
 
 fn check_unknown(home: &Home, state: &'static str) -> Result<(), NodeError> {

@@ -1,54 +1,110 @@
-//! Whether a file system answers.
+//! Whether a file system answers, and takes a file.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// A question that was asked: it ends with the answer.
-pub(crate) type Asked = watch::Receiver<()>;
+use crate::serve::lock::lock;
 
-/// Asks whether the file system of a directory takes a file. A thread of its own does that, which is kept for as long
-/// as nothing answers, and which the end of the process does not wait for.
-pub(crate) fn ask(directory: PathBuf) -> Asked {
-    let (answered, asked) = watch::channel(());
+/// Bytes of the file: some, as a file system that is full takes one without any.
+const FILE: [u8; 4096] = [0; 4096];
+
+/// What a file system says when it is to take a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Takes,
+    /// It does not take one, and why.
+    Refuses(String),
+    /// Nothing yet.
+    Hangs,
+}
+
+/// A question that was asked: what was wrong, once it has ended.
+type Asked = watch::Receiver<Option<String>>;
+
+/// The last question to each directory.
+#[derive(Debug, Default)]
+pub(crate) struct Probes(Mutex<BTreeMap<PathBuf, Asked>>);
+
+impl Probes {
+    /// Has the file system of a directory take a file, and write it to its disk, and waits for `limit` at most. One
+    /// thread asks a directory at a time: as long as nothing answers, it is kept, and the end of the process does not
+    /// wait for it.
+    pub(crate) async fn ask(&self, directory: PathBuf, limit: Duration) -> Answer {
+        let mut asked = {
+            let mut all = lock(&self.0);
+            let under_way = all.get(&directory).filter(|asked| asked.has_changed().is_ok());
+            let asked = under_way.cloned().unwrap_or_else(|| begin(directory.clone()));
+            all.insert(directory, asked.clone());
+            asked
+        };
+        let ended = async { while asked.changed().await.is_ok() {} };
+        if tokio::time::timeout(limit, ended).await.is_err() {
+            return Answer::Hangs;
+        }
+        let wrong = asked.borrow().clone();
+        wrong.map_or(Answer::Takes, Answer::Refuses)
+    }
+}
+
+fn begin(directory: PathBuf) -> Asked {
+    let (answered, asked) = watch::channel(None);
     let asking = move || {
         let path = directory.join(format!(".answers-{}", std::process::id()));
-        // An error is an answer as well: the file system does not hang.
-        let _ = std::fs::write(&path, "").and_then(|()| std::fs::remove_file(&path));
-        drop(answered);
+        let taken = take(&path);
+        answered.send_replace(taken.err().map(|error| error.to_string()));
     };
     // Without a thread nothing is known, and nothing hangs.
     let _ = std::thread::Builder::new().name("weir-asks".into()).spawn(asking);
     asked
 }
 
-/// Whether the answer has not come yet.
-pub(crate) fn is_open(asked: &Asked) -> bool {
-    asked.has_changed().is_ok()
-}
-
-/// Whether the answer comes within `limit`.
-pub(crate) async fn is_answered(mut asked: Asked, limit: Duration) -> bool {
-    tokio::time::timeout(limit, async { while asked.changed().await.is_ok() {} }).await.is_ok()
+fn take(path: &Path) -> io::Result<()> {
+    let write = || {
+        let mut file = std::fs::File::create(path)?;
+        file.write_all(&FILE)?;
+        file.sync_all()
+    };
+    let written = write();
+    let removed = std::fs::remove_file(path);
+    written.and(removed)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const LONG: Duration = Duration::MAX;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_directory_that_takes_no_file_says_why() {
+        let (place, probes) = (tempfile::tempdir().unwrap(), Probes::default());
+        assert_eq!(probes.ask(place.path().to_owned(), LONG).await, Answer::Takes);
+        assert_eq!(place.path().read_dir().unwrap().count(), 0, "nothing is left there");
+        let missing = probes.ask(place.path().join("missing"), LONG).await;
+        assert!(matches!(&missing, Answer::Refuses(why) if why.contains("No such file")));
+        let full = probes.ask("/dev/full".into(), LONG).await;
+        assert!(matches!(full, Answer::Refuses(_)));
+    }
+
     /// A pipe in the place of the file: to open it waits for a reader, as a file system that hangs does.
     #[tokio::test(start_paused = true)]
-    async fn what_does_not_answer_is_found_out_and_what_does_as_well() {
-        let place = tempfile::tempdir().unwrap();
-        assert!(is_answered(ask(place.path().to_owned()), Duration::MAX).await);
-        assert!(is_answered(ask(place.path().join("missing")), Duration::MAX).await);
+    async fn what_does_not_answer_is_asked_by_one_thread_until_it_does() {
+        let (place, probes) = (tempfile::tempdir().unwrap(), Probes::default());
         let pipe = place.path().join(format!(".answers-{}", std::process::id()));
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
-        let asked = ask(place.path().to_owned());
-        assert!(!is_answered(asked.clone(), Duration::from_secs(2)).await && is_open(&asked));
+        let ask = |limit| probes.ask(place.path().to_owned(), limit);
+        for _ in 0..2 {
+            assert_eq!(ask(Duration::from_secs(2)).await, Answer::Hangs);
+        }
         let reader = std::thread::spawn(move || std::fs::read(pipe));
-        assert!(is_answered(asked.clone(), Duration::MAX).await && !is_open(&asked));
+        // A pipe cannot be synced; and it is gone after that.
+        assert!(matches!(ask(LONG).await, Answer::Refuses(_)));
         reader.join().unwrap().unwrap();
+        assert_eq!(ask(LONG).await, Answer::Takes);
     }
 }

@@ -17,7 +17,7 @@ use weir_log::catalog::{self, VolumeName};
 use crate::error::{NodeError, ProcessId};
 use crate::serve::core::Core;
 use crate::serve::lock::lock;
-use crate::serve::spec::{VolumeSet, VolumeSpec};
+use crate::serve::spec::{EndpointKind, VolumeSet, VolumeSpec};
 
 /// What a verb left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +134,13 @@ impl Core {
             Left::Detached(volume) => (volume, false),
             Left::Going(volume) => (Some(volume), true),
         };
+        let stays =
+            || format!("it stays detached, as it was by hand; weir volume attach {name} serves it");
+        // Of a volume that is in no store the store says nothing: another one may have the name there.
+        let line = self.line_of(name);
+        if line.is_some_and(|line| line.endpoint != EndpointKind::Log) {
+            return Ok(Some(stays()));
+        }
         let is_at_work = |one: &Decision| is_going && one.is_in_its_time();
         let is_at_work = lock(&self.by_hand).get(name).is_some_and(is_at_work);
         let found = match self.store.clone() {
@@ -158,9 +165,7 @@ impl Core {
                 lock(&self.by_hand).remove(name);
                 None
             }
-            _ => Some(format!(
-                "it stays detached, as it was by hand; weir volume attach {name} serves it"
-            )),
+            _ => Some(stays()),
         })
     }
 

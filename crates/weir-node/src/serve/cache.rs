@@ -11,7 +11,8 @@ use weir_device::ErrorKind;
 use crate::api::types::CacheReport;
 use crate::cache_error::CacheCommandError;
 use crate::error::NodeError;
-use crate::home::{Home, probe};
+use crate::home::Home;
+use crate::home::probe::{Answer, Probes};
 use crate::node::NodeHandle;
 use crate::serve::cache_limits::CacheLimits;
 use crate::serve::cache_setting::CacheSetting;
@@ -43,8 +44,8 @@ pub(crate) struct NodeCache {
     doing: Mutex<Option<(&'static str, Instant)>>,
     /// This process asks the disk of the cache for something.
     pub(super) is_used: AtomicBool,
-    /// The last question whether it answers.
-    asked: Mutex<Option<probe::Asked>>,
+    /// Whether that answers.
+    probes: Probes,
 }
 
 /// What whoever changes the cache must know.
@@ -67,7 +68,7 @@ impl Default for NodeCache {
             turn: tokio::sync::Mutex::default(),
             doing: Mutex::default(),
             is_used: AtomicBool::new(false),
-            asked: Mutex::default(),
+            probes: Probes::default(),
         }
     }
 }
@@ -193,18 +194,9 @@ impl NodeCache {
 
     /// Whether the file system of the cache answers, as far as this process asks it for anything.
     pub(crate) async fn answers(&self, home: &Home) -> bool {
-        if !self.is_used.load(Ordering::Relaxed) {
-            return true;
-        }
-        let answer = {
-            let mut asked = lock(&self.asked);
-            // One thread asks at a time: as long as nothing answers, it is kept.
-            let under_way = asked.clone().filter(probe::is_open);
-            let answer = under_way.unwrap_or_else(|| probe::ask(home.data.cache()));
-            *asked = Some(answer.clone());
-            answer
-        };
-        probe::is_answered(answer, ANSWER_TIME_MAX).await
+        // An error is an answer as well: the next process goes on without a cache.
+        !self.is_used.load(Ordering::Relaxed)
+            || self.probes.ask(home.data.cache(), ANSWER_TIME_MAX).await != Answer::Hangs
     }
 
     /// The cache, if there is one.

@@ -17,6 +17,7 @@ use weir_store::Store;
 
 use crate::api::types::{AtRisk, Limits};
 use crate::error::NodeError;
+use crate::home::probe::Probes;
 use crate::home::{Home, limits};
 use crate::node::NodeHandle;
 use crate::node::gate::Gate;
@@ -73,6 +74,8 @@ pub(crate) struct Core {
     pub(crate) node: NodeHandle,
     /// The cache on the local disk.
     pub(crate) cache: NodeCache,
+    /// Whether the disks that the next process needs answer.
+    pub(crate) probes: Probes,
     /// Certificates, where clients may speak TLS.
     pub(crate) tls: Option<Tls>,
     /// The numbers of clients' identities.

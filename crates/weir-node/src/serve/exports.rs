@@ -115,8 +115,11 @@ async fn find(core: &Arc<Core>, export: &str) -> Option<(ExportInfo, HandOff)> {
         return None;
     }
     // Where the volume of that name is in no store, the snapshot is one of another volume, of other bytes.
-    let is_of_another = core.entry(volume.as_str()).is_some_and(|entry| entry.is_elsewhere())
-        || core.is_named_elsewhere(&volume);
+    // While it is served it alone decides, whatever the settings have named so meanwhile.
+    let is_of_another = match core.entry(volume.as_str()) {
+        Some(entry) => entry.is_elsewhere(),
+        None => core.is_named_elsewhere(&volume),
+    };
     if is_of_another && !mutant("snapshot_of_another_volume_served") {
         tracing::warn!(
             export,

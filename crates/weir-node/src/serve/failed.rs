@@ -6,7 +6,7 @@
 //! to write the path, decides nothing.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
 
 use crc_fast::CrcAlgorithm;
@@ -33,15 +33,28 @@ pub(crate) struct FailedBefore(Mutex<BTreeMap<u32, Failure>>);
 pub(crate) fn place_of(endpoint: &EndpointKind) -> Option<u32> {
     let place = match endpoint {
         EndpointKind::File(_) if mutant("place_of_file_as_written") => format!("{endpoint:?}"),
-        // The components leave out what means nothing, such as `./`.
-        EndpointKind::File(file) => {
-            format!("file {}", file.path.components().collect::<PathBuf>().display())
-        }
+        EndpointKind::File(file) => format!("file {}", plain(&file.path).display()),
         EndpointKind::Remote(remote) => format!("server {}", remote.url),
         EndpointKind::Log | EndpointKind::Memory => return None,
     };
     let sum = crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, place.as_bytes());
     Some(u32::try_from(sum).expect("a CRC of 32 bits"))
+}
+
+/// The path without what means nothing in it, such as `./` and `x/../`, as far as it says so itself: to ask the file
+/// system might never end.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match (component, plain.components().next_back()) {
+            (Component::ParentDir, Some(Component::Normal(_))) => {
+                plain.pop();
+            }
+            (Component::ParentDir, Some(Component::RootDir)) => {}
+            _ => plain.push(component),
+        }
+    }
+    plain
 }
 
 /// Why a volume in no store takes no writes any more, where the next process would not find that out: its close may

@@ -4,15 +4,23 @@
 //! with one that hangs nobody would be served. So the files are asked first for what the replacement will ask them, and
 //! what had begun before must have ended. What a detach closes that is in no store has no journal that would keep it
 //! for the next process: it is waited for, too.
+//!
+//! The next process serves nobody before it has written to its data directory and to the store. What this one has done
+//! there says little of that: it may have asked neither for long.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::{Instant, timeout_at};
-use weir_device::LocalBoxFuture;
+use tokio::time::{Instant, timeout, timeout_at};
+use weir_device::{LocalBoxFuture, with_causes};
 use weir_disk::Question;
 
+use crate::error::NodeError;
+use crate::home::known_stores;
+use crate::home::probe::Answer;
+use crate::node::shard::ShardContext;
 use crate::serve::core::{Core, Entry};
 use crate::serve::lock::lock;
 use crate::serve::service::Service;
@@ -27,7 +35,70 @@ const SOON: Duration = Duration::from_secs(1);
 /// What the threads of volumes may need beyond the limit to say what has not ended.
 const SAY_TIME_MAX: Duration = Duration::from_secs(1);
 
+/// What the store is given by a process that is to be replaced must be taken within this time, and a bit.
+const STORE_SAY_MAX: Duration = Duration::from_secs(1);
+
 impl Service {
+    /// What is wrong with the store, in words, if it does not take an object within `limit`. Volumes of it are served
+    /// now, or `is_wanted` says that the next process is to serve some.
+    #[inline(never)]
+    pub fn store_fails<'a>(
+        &'a self,
+        is_wanted: bool,
+        limit: Duration,
+    ) -> LocalBoxFuture<'a, Option<String>> {
+        Box::pin(async move {
+            let (home, store) = (&self.core.home, self.core.store.clone());
+            if store.is_none() && !is_wanted {
+                return None;
+            }
+            if !known_stores::answers(home, &self.core.probes, limit).await {
+                return Some("the file system of the store does not answer".to_owned());
+            }
+            // As the next process will find it. A question to a store that is gone waits until it is back.
+            if let Err(gone) = known_stores::check_not_gone(home) {
+                return Some(gone.to_string());
+            }
+            let home = home.clone();
+            let ask = move |context: Rc<ShardContext>| async move {
+                let store = match store {
+                    Some(store) => store,
+                    None => home.open_or_make_store(&context).await?,
+                };
+                let mut random = || context.env.random.next_u64();
+                Ok::<_, NodeError>(store.takes_objects(&mut random, limit).await?)
+            };
+            match timeout(limit + STORE_SAY_MAX, self.core.node.run(0, ask)).await {
+                Err(_) => Some("the store does not answer".to_owned()),
+                Ok(Ok(Err(error)) | Err(error)) => {
+                    Some(format!("the store fails: {}", with_causes(&error)))
+                }
+                Ok(Ok(Ok(()))) => None,
+            }
+        })
+    }
+
+    /// What is wrong with the data directory, in words, if its disk does not take a file within `limit`.
+    #[inline(never)]
+    pub fn data_fails<'a>(&'a self, limit: Duration) -> LocalBoxFuture<'a, Option<String>> {
+        Box::pin(async move {
+            let directory = self.core.home.data.path();
+            let shown = directory.display();
+            match self.core.probes.ask(directory.to_owned(), limit).await {
+                Answer::Takes => None,
+                Answer::Hangs => Some(format!("the disk of {shown} does not answer")),
+                Answer::Refuses(why) => Some(format!("{shown} takes no files: {why}")),
+            }
+        })
+    }
+
+    /// Whether the disk of the cache answers, as far as this process uses it. This process must not be replaced while
+    /// it does not.
+    #[inline(never)]
+    pub fn cache_answers<'a>(&'a self) -> LocalBoxFuture<'a, bool> {
+        Box::pin(async move { self.core.cache.answers(&self.core.home).await })
+    }
+
     /// What this process must not be replaced beside, in words, if that does not end within `limit`: a close of a
     /// volume in no store, a file that does not answer what its close will ask it, or a thread that has not come back
     /// from a file system. Files are flushed by it. Waits for `limit` and a second at most; what was asked goes on

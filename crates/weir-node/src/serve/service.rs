@@ -8,15 +8,14 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::sync::{oneshot, watch as watch_channel};
 use tokio::time::Instant;
-use weir_device::{ErrorKind, LocalBoxFuture, VolumeId, mutant, with_causes};
+use weir_device::{LocalBoxFuture, VolumeId, mutant};
 use weir_frontend::nbd::{ConnectionOptions, ListenerOptions, Security, Sources, hand_off_clients};
 use weir_log::OpenReport;
-use weir_log::catalog::{self, VolumeName};
+use weir_log::catalog::VolumeName;
 use weir_net::tls::{ReadAnew, Tls, TlsStatus};
 use weir_net::{Listening, listen_on};
 use weir_store::{Access, Store};
@@ -24,7 +23,8 @@ use weir_store::{Access, Store};
 use crate::api::server::{ApiServer, TcpApi};
 use crate::api::types::Limits;
 use crate::error::{NodeError, ProcessId};
-use crate::home::{Home, known_stores, processes};
+use crate::home::probe::Probes;
+use crate::home::{Home, processes};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
 use crate::serve::attach;
@@ -235,11 +235,8 @@ impl Node {
     }
 
     async fn core(&self, options: &ServiceOptions) -> Result<Core, NodeError> {
-        let needs_store = match &options.volumes {
-            VolumeSet::All(_) => true,
-            VolumeSet::Listed(specs) => specs.iter().any(|s| s.endpoint == EndpointKind::Log),
-        };
-        let store = if needs_store { Some(self.store(options).await?) } else { None };
+        let store =
+            if options.volumes.needs_store() { Some(self.store(options).await?) } else { None };
         let home = options.home.clone();
         Ok(Core {
             store_shares_disk: store.is_some() && home.data.shares_disk_with(&home.store_url),
@@ -247,6 +244,7 @@ impl Node {
             store,
             node: self.handle(),
             cache: NodeCache::default(),
+            probes: Probes::default(),
             tls: options.tls.clone(),
             sources: Sources::default(),
             events: Events::default(),
@@ -412,42 +410,6 @@ impl Service {
     pub fn check_next_certificates(&self, next: &Tls) -> Result<(), NodeError> {
         let Some(tls) = &self.core.tls else { return Ok(()) };
         next.check_after(tls).map_err(NodeError::from)
-    }
-
-    /// What is wrong with the store, in words, if it does not answer within `limit`. This process must not be replaced
-    /// then: the next one opens volumes as the store has them, and would serve nobody before it answers.
-    #[inline(never)]
-    pub fn store_fails<'a>(&'a self, limit: Duration) -> LocalBoxFuture<'a, Option<String>> {
-        Box::pin(async move {
-            if !known_stores::takes_files(&self.core.home, limit).await {
-                return Some("the file system of the store does not answer".to_owned());
-            }
-            // As the next process will find it. A question to a store that is gone waits until it is back.
-            if let Err(gone) = known_stores::check_not_gone(&self.core.home) {
-                return Some(gone.to_string());
-            }
-            let entries = self.core.entries();
-            let entry = entries.iter().find(|entry| !entry.is_elsewhere())?;
-            let (store, name) = (self.core.store.clone()?, entry.name.clone());
-            let look = |context: Rc<ShardContext>| async move {
-                catalog::find(&store, &context.env, &name).await
-            };
-            match tokio::time::timeout(limit, self.core.node.run(entry.shard, look)).await {
-                Err(_) => Some("the store does not answer".to_owned()),
-                // The volume may be gone, which the store says.
-                Ok(Ok(Err(error))) if error.kind() != ErrorKind::NotFound => {
-                    Some(format!("the store fails: {}", with_causes(&error)))
-                }
-                Ok(_) => None,
-            }
-        })
-    }
-
-    /// Whether the disk of the cache answers, as far as this process uses it. This process must not be replaced while
-    /// it does not.
-    #[inline(never)]
-    pub fn cache_answers<'a>(&'a self) -> LocalBoxFuture<'a, bool> {
-        Box::pin(async move { self.core.cache.answers(&self.core.home).await })
     }
 
     /// Whether the store is on the disk of the journals, so that the loss of that disk takes both.

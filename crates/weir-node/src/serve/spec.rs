@@ -134,6 +134,17 @@ pub enum VolumeSet {
     All(Box<VolumeSpec>),
 }
 
+impl VolumeSet {
+    /// Whether volumes of the store are among them.
+    #[must_use]
+    pub fn needs_store(&self) -> bool {
+        match self {
+            Self::All(_) => true,
+            Self::Listed(specs) => specs.iter().any(|spec| spec.endpoint == EndpointKind::Log),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

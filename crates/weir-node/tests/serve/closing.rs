@@ -333,6 +333,45 @@ fn a_process_whose_files_answer_may_be_replaced() {
     place.node.shut_down();
 }
 
+/// The next process would not find the store, whether this one serves a volume of it or none at the moment; nor the
+/// data directory.
+#[test]
+fn a_process_whose_store_or_data_directory_is_gone_is_not_replaced() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        let limit = Duration::from_mins(1);
+        assert_eq!(service.store_fails(false, limit).await, None);
+        let left = std::fs::read_dir(place.directory.path().join("data/store/weir-probe"));
+        let left = left
+            .expect("it was asked there")
+            .flat_map(|run| std::fs::read_dir(run.expect("readable").path()).expect("a directory"));
+        assert_eq!(left.count(), 0, "what was put there is deleted");
+        let (store, away) = ("data/store", "data/away");
+        let rename = |from, to| {
+            let path = |name| place.directory.path().join(name);
+            std::fs::rename(path(from), path(to)).expect("renamed");
+        };
+        for is_served in [true, false] {
+            if !is_served {
+                place.call("one", DetachVolume::default()).await;
+            }
+            rename(store, away);
+            let why = service.store_fails(false, limit).await.expect("it is gone");
+            assert!(why.contains("is not there"), "{why}");
+            rename(away, store);
+            assert_eq!(service.store_fails(false, limit).await, None, "it is back");
+        }
+        assert_eq!(service.data_fails(limit).await, None);
+        rename("data", "elsewhere");
+        let why = service.data_fails(limit).await.expect("it is gone");
+        assert!(why.contains("takes no files: No such file"), "{why}");
+        rename("elsewhere", "data");
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+}
+
 #[test]
 fn a_reload_names_what_is_being_opened_as_the_settings_said_before() {
     let (holder, mut place) = (Place::new(), Place::new());

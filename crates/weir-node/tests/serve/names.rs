@@ -12,8 +12,8 @@ use weir_node::verbs::promote::PromoteVolume;
 use super::common::flags_of;
 use super::*;
 
-/// Serves the volume `one` of the store, and files of these names.
-async fn serve_beside(place: &Place, files: &[&str]) -> Service {
+/// The options of a process that serves the volume `one` of the store, and files of these names.
+fn options_beside(place: &Place, files: &[&str]) -> ServiceOptions {
     let mut options = place.options(VolumeOptions::default());
     let VolumeSet::Listed(specs) = &mut options.volumes else { unreachable!("it is a list") };
     for file in files {
@@ -21,7 +21,11 @@ async fn serve_beside(place: &Place, files: &[&str]) -> Service {
         let endpoint = EndpointKind::File(FileConfig { path, direct: false });
         specs.push(VolumeSpec { name: name(file), endpoint, ..specs[0].clone() });
     }
-    place.node.serve(options).await.expect("they open")
+    options
+}
+
+async fn serve_beside(place: &Place, files: &[&str]) -> Service {
+    place.node.serve(options_beside(place, files)).await.expect("they open")
 }
 
 async fn create(place: &Place, name: &str, attach: bool) -> Result<(), NodeError> {
@@ -78,6 +82,77 @@ fn a_name_of_two_volumes_is_not_taken_for_that_of_the_one_in_the_store() {
         place.call("again", DELETE).await;
         assert!(place.directory.path().join("both").exists(), "the file is no volume of the store");
         service.stop(Closing::ToStore).await.expect("all are closed");
+    });
+    place.node.shut_down();
+}
+
+/// The settings give the name of a volume of the store to a file that cannot be opened: who reads a snapshot under that
+/// name would take the bytes of the one for those of the other.
+#[test]
+fn a_snapshot_is_not_served_under_the_name_of_a_file_that_does_not_open() {
+    let place = Place::new();
+    run(async {
+        create(&place, "both", false).await.expect("nobody serves anything");
+        place.call("both", take("old")).await;
+        let service = place.serve().await;
+        std::fs::create_dir(place.directory.path().join("both")).expect("it is no file");
+        let mut options = place.options(VolumeOptions::default());
+        let VolumeSet::Listed(specs) = &mut options.volumes else { unreachable!("it is a list") };
+        let file = FileConfig { path: place.directory.path().join("both"), direct: false };
+        let endpoint = EndpointKind::File(file);
+        specs.push(VolumeSpec { name: name("both"), endpoint, ..specs[0].clone() });
+        let reloaded = place.reload(&service, options.volumes).await.expect("loaded");
+        assert_eq!(reloaded.failed[0].0, name("both"));
+        let mut stream = UnixStream::connect(place.directory.path().join("data/nbd.sock")).unwrap();
+        assert!(flags_of(&mut stream, "both@old").is_none(), "it is of the one in the store");
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+}
+
+/// The volume of the store is served on for as long as a client keeps it, and its snapshots with it.
+#[test]
+fn a_volume_that_is_served_offers_its_snapshots_also_where_the_settings_name_a_file_by_now() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        place.call("one", take("old")).await;
+        let client = place.client("one");
+        let mut options = place.options(VolumeOptions::default());
+        let VolumeSet::Listed(specs) = &mut options.volumes else { unreachable!("it is a list") };
+        let path = place.directory.path().join("file");
+        specs[0].endpoint = EndpointKind::File(FileConfig { path, direct: false });
+        place.reload(&service, options.volumes).await.expect("loaded");
+        assert_eq!(served(&service), ["one"]);
+        let mut stream = UnixStream::connect(place.directory.path().join("data/nbd.sock")).unwrap();
+        assert!(flags_of(&mut stream, "one@old").is_some(), "it is of the one that is served");
+        drop((client, stream));
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+}
+
+/// The store has a volume of the name, of which nobody decided anything.
+#[test]
+fn a_file_that_was_detached_stays_so_beside_a_volume_of_its_name() {
+    let place = Place::new();
+    run(async {
+        create(&place, "both", false).await.expect("nobody serves anything");
+        let service = serve_beside(&place, &["both", "file"]).await;
+        for file in ["both", "file"] {
+            place.call(file, DetachVolume::default()).await;
+        }
+        let mut options = options_beside(&place, &["both", "file"]);
+        options.left = super::failed::replaced(service).await;
+        let service = place.node.serve(options).await.expect("it goes on");
+        assert_eq!(served(&service), ["one"]);
+        let settings = options_beside(&place, &["both", "file"]).volumes;
+        let left_out = place.reload(&service, settings).await.expect("loaded").left_out;
+        assert_eq!(left_out.len(), 2, "{left_out:?}");
+        let is_said = |why: &str| why.contains("it stays detached");
+        assert!(left_out.iter().all(|(_, why)| is_said(why)), "{left_out:?}");
+        assert_eq!(served(&service), ["one"]);
+        service.stop(Closing::ToStore).await.expect("closed");
     });
     place.node.shut_down();
 }

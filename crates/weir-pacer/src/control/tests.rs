@@ -163,8 +163,10 @@ fn a_client_that_comes_back_has_the_disk_alone_first() {
 fn large_pieces_are_paid_for_over_several_windows() {
     let mut host = Host::new();
     host.control.on_begin(host.now, 4096);
+    let begun = host.now;
     while host.control.ask(host.now, Class::Upload, 8 * MIB, 0.0) != Verdict::Granted {
         host.now += WINDOW;
+        assert!(host.now - begun < 1000 * WINDOW);
     }
     let mut waited = 0;
     while host.ask() != Verdict::Granted {
@@ -368,4 +370,21 @@ fn a_client_that_made_no_pauses_has_ended_sooner_than_one_that_did() {
     let forgotten: Vec<u64> = [200].into_iter().chain([1; 10_100]).collect();
     assert!(is_free_after(&forgotten, 70));
     assert!(!is_free_after(&forgotten[..4000], 290), "it is remembered for a while");
+}
+
+/// Its last request may have taken longer than a client that is away makes no new one.
+#[test]
+fn a_client_that_was_answered_just_now_is_there() {
+    let mut control = Control::default();
+    let mut now = Duration::from_secs(100);
+    let took = 2 * REST;
+    for _ in 0..20 {
+        control.on_begin(now, 4096);
+        now += took;
+        let sample = Sample { kind: RequestKind::Sync, bytes: 4096, depth: 1, took };
+        control.on_end(now, &sample);
+        assert_ne!(control.ask(now, Class::Upload, 1, 0.0), Verdict::Free);
+    }
+    now += REST;
+    assert_eq!(control.ask(now, Class::Upload, 1, 0.0), Verdict::Free, "by now it is away");
 }

@@ -35,6 +35,13 @@ pub(crate) struct Anew {
     left: Vec<&'static str>,
 }
 
+impl Anew {
+    /// Whether volumes of the store are to be served.
+    pub(crate) fn needs_store(&self) -> bool {
+        self.volumes.needs_store()
+    }
+}
+
 /// The settings and certificates, to be read anew.
 pub(crate) struct Files {
     /// What the process began with.

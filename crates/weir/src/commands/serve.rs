@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -219,11 +219,11 @@ fn what_is_served(options: &ServiceOptions) -> String {
     told.collect::<Vec<_>>().join(", ")
 }
 
-/// How long the store may take to show that it answers.
+/// How long the store may take to show that it takes an object.
 const STORE_ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// How long volumes in files may take to show that they answer, by a flush of each, and closes of volumes in no store
-/// to end.
+/// How long volumes in files may take to show that they answer, by a flush of each, closes of volumes in no store to
+/// end, and the data directory to take a file.
 const FILES_ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// The error of a replacement that does not take place because of this.
@@ -234,50 +234,72 @@ fn not_replaced(why: impl std::fmt::Display) -> Failure {
 
 /// The new program, if this one can be ended and the new one can be run.
 async fn may_be_replaced(service: &Service, files: &Files) -> Result<Successor, Failure> {
-    if let Some(why) = service.store_fails(STORE_ANSWER_MAX).await {
-        return Err(not_replaced(why));
-    }
-    if !service.cache_answers().await {
-        return Err(not_replaced("the disk of the cache does not answer"));
-    }
+    has_what_it_needs(service, false).await?;
     // Before a program is started: until that is executed, it has copies of all that is open here, and would keep
     // those, with their locks, as long as the first one that hangs when it is closed.
     if let Some(why) = service.unanswered(FILES_ANSWER_MAX).await {
         return Err(not_replaced(why));
     }
-    let successor = next_program(service, files).await?;
-    // Last once more, as what hangs from then on is waited for by the kernel.
+    let looked = Instant::now();
+    let (successor, needs_store) = next_program(service, files).await?;
+    // Once more, as what hangs from then on is waited for by the kernel.
     if let Some(why) = files.hang() {
         return Err(not_replaced(why));
     }
-    match service.unanswered(FILES_ANSWER_MAX).await {
-        Some(why) => Err(not_replaced(why)),
-        None => Ok(successor),
+    if let Some(why) = service.unanswered(FILES_ANSWER_MAX).await {
+        return Err(not_replaced(why));
+    }
+    has_what_it_needs(service, needs_store).await?;
+    // Slow files may have taken long, and somebody may write the settings meanwhile.
+    match looked.elapsed() < CHECK_COUNTS {
+        true => Ok(successor),
+        false => next_program(service, files).await.map(|(successor, _)| successor),
     }
 }
 
-/// The program that is installed, if it would serve with the settings that lie there.
-async fn next_program(service: &Service, files: &Files) -> Result<Successor, Failure> {
+/// How long the check of the settings counts.
+const CHECK_COUNTS: Duration = Duration::from_secs(1);
+
+/// Fails where the next program would serve nobody, as the store or a disk that it needs takes nothing. `needs_store`
+/// where it is known that it is to serve volumes of the store.
+async fn has_what_it_needs(service: &Service, needs_store: bool) -> Result<(), Failure> {
+    if let Some(why) = service.data_fails(FILES_ANSWER_MAX).await {
+        return Err(not_replaced(why));
+    }
+    if !service.cache_answers().await {
+        return Err(not_replaced("the disk of the cache does not answer"));
+    }
+    match service.store_fails(needs_store, STORE_ANSWER_MAX).await {
+        Some(why) => Err(not_replaced(why)),
+        None => Ok(()),
+    }
+}
+
+/// The program that is installed, if it would serve with the settings that lie there, and whether they name volumes of
+/// the store.
+async fn next_program(service: &Service, files: &Files) -> Result<(Successor, bool), Failure> {
     let (given, in_use) = (Arc::clone(&files.given), service.certificates());
     let look = move || {
         let successor = upgrade::check(PROGRAM_CHECK_MAX)?;
         // The next program knows nothing of the lists that are in use.
-        let next = match (read_anew(&given), in_use) {
+        let anew = read_anew(&given);
+        let needs_store = anew.as_ref().is_ok_and(Anew::needs_store);
+        let next = match (anew, in_use) {
             (Ok(Anew { tls, .. }), _) => Ok(tls),
             // Only the next program can read the settings: those count that lie now where these are from.
             (Err(_), Some(in_use)) => Tls::load(in_use.directory()).map(Some),
             (Err(_), None) => Ok(None),
         };
-        Ok((successor, next.map_err(NodeError::from)))
+        Ok((successor, needs_store, next.map_err(NodeError::from)))
     };
-    let (successor, next) = files.successor.within(CHECK_MAX, look).await?;
+    let (successor, needs_store, next) = files.successor.within(CHECK_MAX, look).await?;
     let checked = next.and_then(|next| match next {
         Some(next) => service.check_next_certificates(&next),
         // Nobody comes under TLS any more.
         None => Ok(()),
     });
     match checked {
-        Ok(()) => Ok(successor),
+        Ok(()) => Ok((successor, needs_store)),
         Err(error) => {
             let failure = Failure::from(error);
             Err(Failure::new(format!("the program is not replaced: {}", failure.message())))

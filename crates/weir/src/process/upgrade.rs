@@ -169,7 +169,11 @@ pub(crate) fn check(limit: Duration) -> Result<Successor, Failure> {
         return Ok(Successor { program, takes_sessions });
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(Failure::new(format!("{shown} does not run with these settings: {}", said.trim())))
+    let message = match said.trim() {
+        "" => format!("{shown} does not run: it said nothing, and ended with {}", output.status),
+        said => format!("{shown} does not run with these settings: {said}"),
+    };
+    Err(Failure::new(message))
 }
 
 /// What a program prints that ends within `limit`; after that it is killed.
@@ -192,8 +196,8 @@ fn output(command: Command, shown: &str, limit: Duration) -> Result<Output, Fail
     })
 }
 
-const WAITS: &str = "it waits for the file with the settings, one that they name, as a certificate, or a file of a \
-                     volume: send the signal again once all of them answer";
+const WAITS: &str = "it hangs, or a file that it reads does: the one with the settings, one that they name, as a \
+                     certificate, or a file of a volume. Send the signal again once that is mended";
 
 /// Executes `program` in the place of this one, or this one anew if that cannot be done. Returns only if neither can.
 pub(crate) fn replace(program: PathBuf, sockets: Vec<OwnedFd>, volumes: &[HandedOver]) -> Failure {
