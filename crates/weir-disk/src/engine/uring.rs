@@ -670,7 +670,9 @@ mod tests {
                     tokio::task::spawn_local(read)
                 })
                 .collect();
-            tokio::task::yield_now().await;
+            while engine.shared.ring.borrow().slots.len() < hanging.len() {
+                tokio::task::yield_now().await;
+            }
             let file = tempfile::tempfile().unwrap();
             file.set_len(4096).unwrap();
             let other = Arc::new(opened(file.into()));
