@@ -35,7 +35,7 @@ const SOON: Duration = Duration::from_secs(1);
 /// What the threads of volumes may need beyond the limit to say what has not ended.
 const SAY_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// What the store is given by a process that is to be replaced must be taken within this time, and a bit.
+/// How long the thread that asks the store may need beyond the limit to say what came of it.
 const STORE_SAY_MAX: Duration = Duration::from_secs(1);
 
 impl Service {
