@@ -1,7 +1,7 @@
 //! The data directory of a node: what lies where in it.
 
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use url::Url;
@@ -49,13 +49,9 @@ impl DataDirectory {
     /// A full or read-only file system is reported here, by its name, rather than by whoever writes first.
     fn try_writing(&self) -> Result<(), NodeError> {
         let path = self.path.join(format!(".probe-{}", std::process::id()));
-        let written = write_probe(&path);
-        let removed = std::fs::remove_file(&path);
-        let failed = |source| {
+        take_file(&path).map_err(|source| {
             NodeError::io("writing to data directory", self.path.display().to_string(), source)
-        };
-        written.map_err(failed)?;
-        removed.map_err(failed)
+        })
     }
 
     /// The directory itself.
@@ -204,11 +200,20 @@ impl DataDirectory {
     }
 }
 
-/// Writes one block and syncs it: a full disk may refuse only then.
-fn write_probe(path: &Path) -> io::Result<()> {
-    let file = std::fs::File::create(path)?;
-    io::Write::write_all(&mut &file, &[0; 4096])?;
-    file.sync_data()
+/// Has the file system take a file of one block, and sync it, as a full disk may refuse only then; and removes it.
+/// Follows no link: whoever else may write there must not have another file emptied.
+pub(crate) fn take_file(path: &Path) -> io::Result<()> {
+    let write = || {
+        let mut options = std::fs::File::options();
+        let nofollow = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+        options.write(true).create(true).truncate(true).custom_flags(nofollow);
+        let mut file = options.open(path)?;
+        io::Write::write_all(&mut file, &[0; 4096])?;
+        file.sync_data()
+    };
+    let written = write();
+    let removed = std::fs::remove_file(path);
+    written.and(removed)
 }
 
 #[cfg(test)]

@@ -38,6 +38,7 @@ pub use serve::events::Event;
 pub use serve::handed_over::{HandedOver, Parting, Was};
 pub use serve::nbd_place::{NbdAccess, NbdAddress};
 pub use serve::reload::Reloaded;
+pub use serve::replaceable::Next;
 pub use serve::service::{ApiPlace, ServedInfo, Service, ServiceOptions};
 pub use serve::sessions::{KeptSession, Passed, Relayed, fuzz_session_records};
 pub use serve::sockets::{HANDED_OVER_FIRST, HANDED_OVER_MAX, Inherited};

@@ -32,8 +32,8 @@ use weir_node::verbs::rename::RenameVolume;
 use weir_node::verbs::show::ShowVolume;
 use weir_node::verbs::verb::Verb;
 use weir_node::{
-    ApiPlace, Closing, Consent, DataDirectory, EndpointKind, HandedOver, Home, Inherited, Node,
-    NodeConfig, NodeError, Reloaded, SalvageWish, Service, ServiceOptions, Stages, Stopped,
+    ApiPlace, Closing, Consent, DataDirectory, EndpointKind, HandedOver, Home, Inherited, Next,
+    Node, NodeConfig, NodeError, Reloaded, SalvageWish, Service, ServiceOptions, Stages, Stopped,
     VolumeSet, VolumeSpec, Was,
 };
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tracing::warn;
+use tracing::{debug, warn};
 use weir_device::with_causes;
 
 use self::checks::Checker;
@@ -21,6 +21,9 @@ use crate::{Put, RetryPolicy, Store, StoreError};
 
 /// Below this prefix a probe works and leaves its record.
 const PREFIX: &str = "weir-probe/";
+
+/// Time for the deletion of an object that only showed that the store takes one.
+const TAKEN_DELETE_MAX: Duration = Duration::from_secs(1);
 
 /// What an opening is going to do with a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,6 +168,27 @@ impl Store {
             }
         };
         self.judge(verdict, finding.as_deref().unwrap_or("it failed its probe"))
+    }
+
+    /// Checks that the store takes an object now: puts one that means nothing, for `limit` at most, and deletes it
+    /// again. It stays where deletions are denied or take longer than a second.
+    ///
+    /// # Errors
+    /// What the store says; [`StoreError::GaveUp`] with what it said last.
+    pub async fn takes_objects(
+        &self,
+        random: &mut impl FnMut() -> u64,
+        limit: Duration,
+    ) -> Result<(), StoreError> {
+        let key = format!("{PREFIX}taken-{:016x}{:016x}", random(), random());
+        let put = || self.put_create(&key, vec![bytes::Bytes::from_static(b"taken")]);
+        self.retry(&RetryPolicy::opening(), random, Some(limit), put).await?;
+        // Whoever asked goes on without it.
+        let deleted = tokio::time::timeout(TAKEN_DELETE_MAX, self.delete(&key)).await;
+        if !matches!(deleted, Ok(Ok(()))) {
+            debug!(key, "an object that means nothing stays in the store");
+        }
+        Ok(())
     }
 
     /// Whether a store with this verdict may be written to as it is configured.

@@ -423,26 +423,6 @@ impl Store {
         inner.attempt(key, self.backend.delete(key)).await
     }
 
-    /// Checks that the store takes an object now: puts one that means nothing, for `limit` at most, and deletes it
-    /// again. Where deletions are denied, it stays.
-    ///
-    /// # Errors
-    /// What the store says; [`StoreError::GaveUp`] with what it said last.
-    pub async fn takes_objects(
-        &self,
-        random: &mut impl FnMut() -> u64,
-        limit: Duration,
-    ) -> Result<(), StoreError> {
-        let key = format!("{}taken", probe::unused_prefix(&format!("{:016x}", random())));
-        let put = || self.put_create(&key, vec![Bytes::from_static(b"taken")]);
-        self.retry(&RetryPolicy::opening(), random, Some(limit), put).await?;
-        // Whoever asked goes on without it.
-        if let Err(error) = self.delete(&key).await {
-            debug!(%error, key, "an object that means nothing stays in the store");
-        }
-        Ok(())
-    }
-
     /// Runs `operation` until it succeeds or `policy` says to stop, as [`crate::retry()`] does, and counts the retries.
     ///
     /// # Errors

@@ -1,17 +1,14 @@
 //! Whether a file system answers, and takes a file.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::data_directory::take_file;
 use crate::serve::lock::lock;
-
-/// Bytes of the file: some, as a file system that is full takes one without any.
-const FILE: [u8; 4096] = [0; 4096];
 
 /// What a file system says when it is to take a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,23 +52,12 @@ fn begin(directory: PathBuf) -> Asked {
     let (answered, asked) = watch::channel(None);
     let asking = move || {
         let path = directory.join(format!(".answers-{}", std::process::id()));
-        let taken = take(&path);
+        let taken = take_file(&path);
         answered.send_replace(taken.err().map(|error| error.to_string()));
     };
     // Without a thread nothing is known, and nothing hangs.
     let _ = std::thread::Builder::new().name("weir-asks".into()).spawn(asking);
     asked
-}
-
-fn take(path: &Path) -> io::Result<()> {
-    let write = || {
-        let mut file = std::fs::File::create(path)?;
-        file.write_all(&FILE)?;
-        file.sync_all()
-    };
-    let written = write();
-    let removed = std::fs::remove_file(path);
-    written.and(removed)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use weir_store::Store;
 use crate::api::client::Client;
 use crate::api::types::{Limits, NodeStatus, ServedVolume};
 use crate::error::{NodeError, ProcessId};
-use crate::home::Home;
+use crate::home::{Home, known_stores};
 use crate::node::Node;
 
 /// A process that serves volumes from this data directory.
@@ -163,10 +163,19 @@ impl Home {
         if processes.iter().any(|process| process.without_store(name).is_some()) {
             return Ok(None);
         }
-        // By the URL: a directory that is not there has no other identity, and opening the store would create it.
+        // A directory that is not there has no identity but its URL, and opening the store would create it. Of others
+        // the location counts: URLs do not name the server.
+        let store = match known_stores::is_missing(self) {
+            true => None,
+            false => Some(Store::open_with(&self.store_url, &self.store_options)?),
+        };
         let named = |process: &Process| {
             let status = process.status.as_ref().ok()?;
-            let volumes = status.volumes.iter().filter(|_| status.store == self.store_url);
+            let is_same = match &store {
+                Some(store) => is_of(status, store),
+                None => status.store == self.store_url,
+            };
+            let volumes = status.volumes.iter().filter(|_| is_same);
             let id = &volumes.into_iter().find(|volume| volume.name == name.as_str())?.id;
             Some((status.store_location.clone()?, VolumeId::parse(id)?))
         };

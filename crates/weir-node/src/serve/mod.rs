@@ -26,7 +26,7 @@ pub(crate) mod lock;
 pub(crate) mod nbd_place;
 mod one_export;
 pub(crate) mod reload;
-mod replaceable;
+pub(crate) mod replaceable;
 pub(crate) mod replica;
 mod running;
 pub(crate) mod service;

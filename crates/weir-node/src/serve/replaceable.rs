@@ -18,8 +18,8 @@ use weir_device::{LocalBoxFuture, with_causes};
 use weir_disk::Question;
 
 use crate::error::NodeError;
-use crate::home::known_stores;
 use crate::home::probe::Answer;
+use crate::home::{Home, known_stores};
 use crate::node::shard::ShardContext;
 use crate::serve::core::{Core, Entry};
 use crate::serve::lock::lock;
@@ -36,22 +36,36 @@ const SOON: Duration = Duration::from_secs(1);
 const SAY_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// How long the thread that asks the store may need beyond the limit to say what came of it.
-const STORE_SAY_MAX: Duration = Duration::from_secs(1);
+const STORE_SAY_MAX: Duration = Duration::from_secs(2);
+
+/// How long a store may take to be opened that this process does not use: one that nobody used before is probed first.
+const STORE_OPEN_MAX: Duration = Duration::from_secs(30);
+
+/// What the settings say that the next process will begin with.
+#[derive(Clone, Debug)]
+pub struct Next {
+    /// Where its volumes live.
+    pub home: Home,
+    /// Whether volumes of the store are among them.
+    pub needs_store: bool,
+}
 
 impl Service {
-    /// What is wrong with the store, in words, if it does not take an object within `limit`. Volumes of it are served
-    /// now, or `is_wanted` says that the next process is to serve some.
+    /// What is wrong with the store of the next process, in words, if it does not take an object within `limit`, and
+    /// half a minute where it has to be opened first. Nothing where volumes of a store are neither served now nor in
+    /// the settings, as far as these are known.
     #[inline(never)]
     pub fn store_fails<'a>(
         &'a self,
-        is_wanted: bool,
+        next: Option<&'a Next>,
         limit: Duration,
     ) -> LocalBoxFuture<'a, Option<String>> {
         Box::pin(async move {
-            let (home, store) = (&self.core.home, self.core.store.clone());
-            if store.is_none() && !is_wanted {
+            let is_served = self.core.entries().iter().any(|entry| !entry.is_elsewhere());
+            if !is_served && !next.is_some_and(|next| next.needs_store) {
                 return None;
             }
+            let home = next.map_or(&self.core.home, |next| &next.home);
             if !known_stores::answers(home, &self.core.probes, limit).await {
                 return Some("the file system of the store does not answer".to_owned());
             }
@@ -59,31 +73,54 @@ impl Service {
             if let Err(gone) = known_stores::check_not_gone(home) {
                 return Some(gone.to_string());
             }
-            let home = home.clone();
+            let is_same = home.store_url == self.core.home.store_url;
+            let (used, home) = (self.core.store.clone(), home.clone());
+            let open = if is_same && used.is_some() { Duration::ZERO } else { STORE_OPEN_MAX };
             let ask = move |context: Rc<ShardContext>| async move {
-                let store = match store {
-                    Some(store) => store,
-                    None => home.open_or_make_store(&context).await?,
+                let store = match (&used, is_same) {
+                    (Some(used), true) => used.clone(),
+                    _ => home.open_or_make_store(&context).await?,
                 };
+                if used.is_some_and(|used| used.location() != store.location()) {
+                    return Ok(Some(format!(
+                        "the settings name another store, {}, and what is in journals is for the one in use: restart \
+                         weir instead, which brings it there first",
+                        store.url()
+                    )));
+                }
                 let mut random = || context.env.random.next_u64();
-                Ok::<_, NodeError>(store.takes_objects(&mut random, limit).await?)
+                store.takes_objects(&mut random, limit).await?;
+                Ok::<_, NodeError>(None)
             };
-            match timeout(limit + STORE_SAY_MAX, self.core.node.run(0, ask)).await {
+            match timeout(limit + open + STORE_SAY_MAX, self.core.node.run(0, ask)).await {
                 Err(_) => Some("the store does not answer".to_owned()),
                 Ok(Ok(Err(error)) | Err(error)) => {
                     Some(format!("the store fails: {}", with_causes(&error)))
                 }
-                Ok(Ok(Ok(()))) => None,
+                Ok(Ok(Ok(found))) => found,
             }
         })
     }
 
-    /// What is wrong with the data directory, in words, if its disk does not take a file within `limit`.
+    /// What is wrong with the data directory, in words, if its disk does not take a file within `limit`, or the next
+    /// process is to have another one.
     #[inline(never)]
-    pub fn data_fails<'a>(&'a self, limit: Duration) -> LocalBoxFuture<'a, Option<String>> {
+    pub fn data_fails<'a>(
+        &'a self,
+        next: Option<&'a Next>,
+        limit: Duration,
+    ) -> LocalBoxFuture<'a, Option<String>> {
         Box::pin(async move {
             let directory = self.core.home.data.path();
             let shown = directory.display();
+            if let Some(Next { home, .. }) = next.filter(|next| next.home.data.path() != directory)
+            {
+                let other = home.data.path().display();
+                return Some(format!(
+                    "the settings name another data directory, {other}, and the journals are in {shown}: restart weir \
+                     instead"
+                ));
+            }
             match self.core.probes.ask(directory.to_owned(), limit).await {
                 Answer::Takes => None,
                 Answer::Hangs => Some(format!("the disk of {shown} does not answer")),

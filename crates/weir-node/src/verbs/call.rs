@@ -39,7 +39,7 @@ async fn do_it<V: Verb>(
         },
         By::Holder => {
             let holder = place.holder(Access::Write, V::IS_OF_STORE);
-            let holder = match V::IS_LOCAL {
+            let holder = match verb.is_local() {
                 true => place.or_by_name(holder).await?,
                 false => holder.await?,
             };

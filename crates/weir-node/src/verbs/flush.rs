@@ -63,7 +63,10 @@ impl Verb for FlushVolume {
         answer: Answer::Lines,
     });
     const BY: By = By::Holder;
-    const IS_LOCAL: bool = true;
+
+    fn is_local(&self) -> bool {
+        !self.remote
+    }
 
     fn admit(&self, _by: &Serving, _name: Option<&VolumeName>) -> Result<(), NodeError> {
         self.check()

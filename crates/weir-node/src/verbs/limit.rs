@@ -110,7 +110,10 @@ impl Verb for LimitVolume {
         answer: Answer::Report(200),
     });
     const BY: By = By::Holder;
-    const IS_LOCAL: bool = true;
+
+    fn is_local(&self) -> bool {
+        true
+    }
 
     async fn on_served(self, volume: Served, _: OnProgress<'_>) -> Result<VolumeLimit, NodeError> {
         self.check()?;

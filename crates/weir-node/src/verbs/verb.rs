@@ -71,7 +71,9 @@ pub trait Verb:
 
     /// Whether the process that serves the volume needs no store for it. Then it is found by the name that it serves
     /// the volume under, where the store does not say whose name that is.
-    const IS_LOCAL: bool = false;
+    fn is_local(&self) -> bool {
+        false
+    }
 
     /// Whether the answer is sent only at its end.
     fn is_waited_for(&self) -> bool {

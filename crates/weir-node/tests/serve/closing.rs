@@ -341,12 +341,11 @@ fn a_process_whose_store_or_data_directory_is_gone_is_not_replaced() {
     run(async {
         let service = place.serve().await;
         let limit = Duration::from_mins(1);
-        assert_eq!(service.store_fails(false, limit).await, None);
+        let next = |needs_store| Next { home: place.home.clone(), needs_store };
+        let (wanted, not_wanted) = (next(true), next(false));
+        assert_eq!(service.store_fails(None, limit).await, None);
         let left = std::fs::read_dir(place.directory.path().join("data/store/weir-probe"));
-        let left = left
-            .expect("it was asked there")
-            .flat_map(|run| std::fs::read_dir(run.expect("readable").path()).expect("a directory"));
-        assert_eq!(left.count(), 0, "what was put there is deleted");
+        assert_eq!(left.expect("it was asked there").count(), 0, "what was put there is deleted");
         let (store, away) = ("data/store", "data/away");
         let rename = |from, to| {
             let path = |name| place.directory.path().join(name);
@@ -357,14 +356,28 @@ fn a_process_whose_store_or_data_directory_is_gone_is_not_replaced() {
                 place.call("one", DetachVolume::default()).await;
             }
             rename(store, away);
-            let why = service.store_fails(false, limit).await.expect("it is gone");
+            let why = service.store_fails(Some(&wanted), limit).await.expect("it is gone");
             assert!(why.contains("is not there"), "{why}");
+            let needs_none = service.store_fails(Some(&not_wanted), limit).await;
+            assert_eq!(needs_none.is_some(), is_served, "{needs_none:?}");
+            let mut moved = wanted.clone();
+            moved.home.store_url =
+                format!("file://{}", place.directory.path().join(away).display());
+            assert_eq!(service.store_fails(Some(&moved), limit).await, None, "it is the same");
             rename(away, store);
-            assert_eq!(service.store_fails(false, limit).await, None, "it is back");
+            assert_eq!(service.store_fails(Some(&wanted), limit).await, None, "it is back");
         }
-        assert_eq!(service.data_fails(limit).await, None);
+        let other = place.directory.path().join("other");
+        let mut another = wanted.clone();
+        another.home.store_url = format!("file://{}", other.display());
+        let why = service.store_fails(Some(&another), limit).await.expect("journals are for one");
+        assert!(why.contains("the settings name another store"), "{why}");
+        another.home.data = DataDirectory::at(&other).expect("a path");
+        let why = service.data_fails(Some(&another), limit).await.expect("journals are in one");
+        assert!(why.contains("the settings name another data directory"), "{why}");
+        assert_eq!(service.data_fails(Some(&wanted), limit).await, None);
         rename("data", "elsewhere");
-        let why = service.data_fails(limit).await.expect("it is gone");
+        let why = service.data_fails(None, limit).await.expect("it is gone");
         assert!(why.contains("takes no files: No such file"), "{why}");
         rename("elsewhere", "data");
         service.stop(Closing::ToStore).await.expect("closed");

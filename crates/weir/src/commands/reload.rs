@@ -14,7 +14,9 @@ use weir_device::mutant;
 use weir_net::tls::{MinVersion, Tls};
 use weir_node::config::Config;
 use weir_node::size::{counted, human};
-use weir_node::{Inherited, NodeError, Reloaded, Service, VolumeSet, VolumeSpec};
+use weir_node::{
+    Home, Inherited, Next, NodeError, Reloaded, Service, ServiceOptions, VolumeSet, VolumeSpec,
+};
 
 use crate::cli::global::Global;
 use crate::cli::serve::Serve;
@@ -29,6 +31,8 @@ pub(crate) struct Anew {
     volumes: VolumeSet,
     /// How volumes are served that it does not name.
     template: Box<VolumeSpec>,
+    /// Where volumes live that a process finds which begins with it.
+    home: Home,
     /// The certificates, where it names any.
     pub(crate) tls: Option<Tls>,
     /// What differs from the settings that the process began with and counts from the next start on.
@@ -36,9 +40,9 @@ pub(crate) struct Anew {
 }
 
 impl Anew {
-    /// Whether volumes of the store are to be served.
-    pub(crate) fn needs_store(&self) -> bool {
-        self.volumes.needs_store()
+    /// What a process begins with.
+    pub(crate) fn next(&self) -> Next {
+        Next { home: self.home.clone(), needs_store: self.volumes.needs_store() }
     }
 }
 
@@ -80,7 +84,8 @@ pub(crate) fn read_anew(
     let file = settings::file(global)?;
     let options = settings::serve(global, &file, serve, Inherited::default())?.1;
     let left = before.left_to_the_next_start(&file);
-    Ok(Anew { volumes: options.volumes, template: options.template, tls: options.tls, left })
+    let ServiceOptions { home, volumes, template, tls, .. } = options;
+    Ok(Anew { volumes, template, home, tls, left })
 }
 
 /// Time for the files of settings and certificates to be read.
@@ -175,7 +180,7 @@ async fn read(service: &Service, files: &Files) -> Trouble {
     let anew = files.anew().await;
     // Before anything that waits: those on the lists do not depend on the certificates, nor these on them.
     let (tls, failure) = match anew {
-        Ok(Anew { volumes, template, tls, left }) => {
+        Ok(Anew { volumes, template, tls, left, .. }) => {
             if !left.is_empty() {
                 let left = left.join(", ");
                 say!("warning: what has changed of these counts from the next start on: {left}");

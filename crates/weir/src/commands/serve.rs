@@ -13,7 +13,7 @@ use weir_net::tls::Tls;
 use weir_node::config::Config;
 use weir_node::size::counted;
 use weir_node::{
-    EndpointKind, HANDED_OVER_MAX, HandedOver, Inherited, Node, NodeError, Parting, Passed,
+    EndpointKind, HANDED_OVER_MAX, HandedOver, Inherited, Next, Node, NodeError, Parting, Passed,
     Service, ServiceOptions, Stopped, VolumeSet,
 };
 
@@ -234,14 +234,14 @@ fn not_replaced(why: impl std::fmt::Display) -> Failure {
 
 /// The new program, if this one can be ended and the new one can be run.
 async fn may_be_replaced(service: &Service, files: &Files) -> Result<Successor, Failure> {
-    has_what_it_needs(service, false).await?;
+    has_what_it_needs(service, None).await?;
     // Before a program is started: until that is executed, it has copies of all that is open here, and would keep
     // those, with their locks, as long as the first one that hangs when it is closed.
     if let Some(why) = service.unanswered(FILES_ANSWER_MAX).await {
         return Err(not_replaced(why));
     }
     let looked = Instant::now();
-    let (successor, needs_store) = next_program(service, files).await?;
+    let (successor, next) = next_program(service, files).await?;
     // Once more, as what hangs from then on is waited for by the kernel.
     if let Some(why) = files.hang() {
         return Err(not_replaced(why));
@@ -249,7 +249,7 @@ async fn may_be_replaced(service: &Service, files: &Files) -> Result<Successor, 
     if let Some(why) = service.unanswered(FILES_ANSWER_MAX).await {
         return Err(not_replaced(why));
     }
-    has_what_it_needs(service, needs_store).await?;
+    has_what_it_needs(service, next.as_ref()).await?;
     // Slow files may have taken long, and somebody may write the settings meanwhile.
     match looked.elapsed() < CHECK_COUNTS {
         true => Ok(successor),
@@ -260,46 +260,49 @@ async fn may_be_replaced(service: &Service, files: &Files) -> Result<Successor, 
 /// How long the check of the settings counts.
 const CHECK_COUNTS: Duration = Duration::from_secs(1);
 
-/// Fails where the next program would serve nobody, as the store or a disk that it needs takes nothing. `needs_store`
-/// where it is known that it is to serve volumes of the store.
-async fn has_what_it_needs(service: &Service, needs_store: bool) -> Result<(), Failure> {
-    if let Some(why) = service.data_fails(FILES_ANSWER_MAX).await {
+/// Fails where the next program would serve nobody, as the store or a disk that it needs takes nothing. `next` is what
+/// the settings say, once it is known.
+async fn has_what_it_needs(service: &Service, next: Option<&Next>) -> Result<(), Failure> {
+    if let Some(why) = service.data_fails(next, FILES_ANSWER_MAX).await {
         return Err(not_replaced(why));
     }
     if !service.cache_answers().await {
         return Err(not_replaced("the disk of the cache does not answer"));
     }
-    match service.store_fails(needs_store, STORE_ANSWER_MAX).await {
+    match service.store_fails(next, STORE_ANSWER_MAX).await {
         Some(why) => Err(not_replaced(why)),
         None => Ok(()),
     }
 }
 
-/// The program that is installed, if it would serve with the settings that lie there, and whether they name volumes of
-/// the store.
-async fn next_program(service: &Service, files: &Files) -> Result<(Successor, bool), Failure> {
+/// The program that is installed, if it would serve with the settings that lie there, and what it begins with, where
+/// this one can read them.
+async fn next_program(
+    service: &Service,
+    files: &Files,
+) -> Result<(Successor, Option<Next>), Failure> {
     let (given, in_use) = (Arc::clone(&files.given), service.certificates());
     let look = move || {
         let successor = upgrade::check(PROGRAM_CHECK_MAX)?;
         // The next program knows nothing of the lists that are in use.
         let anew = read_anew(&given);
-        let needs_store = anew.as_ref().is_ok_and(Anew::needs_store);
+        let begins_with = anew.as_ref().ok().map(Anew::next);
         let next = match (anew, in_use) {
             (Ok(Anew { tls, .. }), _) => Ok(tls),
             // Only the next program can read the settings: those count that lie now where these are from.
             (Err(_), Some(in_use)) => Tls::load(in_use.directory()).map(Some),
             (Err(_), None) => Ok(None),
         };
-        Ok((successor, needs_store, next.map_err(NodeError::from)))
+        Ok((successor, begins_with, next.map_err(NodeError::from)))
     };
-    let (successor, needs_store, next) = files.successor.within(CHECK_MAX, look).await?;
+    let (successor, begins_with, next) = files.successor.within(CHECK_MAX, look).await?;
     let checked = next.and_then(|next| match next {
         Some(next) => service.check_next_certificates(&next),
         // Nobody comes under TLS any more.
         None => Ok(()),
     });
     match checked {
-        Ok(()) => Ok((successor, needs_store)),
+        Ok(()) => Ok((successor, begins_with)),
         Err(error) => {
             let failure = Failure::from(error);
             Err(Failure::new(format!("the program is not replaced: {}", failure.message())))
