@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# _run.sh SCRIPT LOGS: runs a client script and shows what it said once it has ended, as others run beside it. Says so as
-# well where it checked nothing, or ended with a failure that no check of it names.
+# _run.sh SCRIPT LOGS: runs a client script and shows what it said once it has ended, as others run beside it. Says so
+# as well where it checked nothing, or ended with a failure that no check of it names.
 name=$(basename "$1" .sh)
 log=$2/client-$name.log
 timeout --foreground -k 10 600 bash "$1" >"$log" 2>&1 </dev/null

@@ -93,7 +93,10 @@ impl Service {
                 Ok::<_, NodeError>(None)
             };
             match timeout(limit + open + STORE_SAY_MAX, self.core.node.run(0, ask)).await {
-                Err(_) => Some("the store does not answer".to_owned()),
+                Err(_) if open.is_zero() => Some("the store does not answer".to_owned()),
+                Err(_) => Some(
+                    "the store, which is not in use yet, is slow to answer its probe".to_owned(),
+                ),
                 Ok(Ok(Err(error)) | Err(error)) => {
                     Some(format!("the store fails: {}", with_causes(&error)))
                 }
