@@ -138,8 +138,7 @@ impl DataDirectory {
     /// Whether a store is on the file system of this directory: the loss of that disk takes journals and objects.
     #[must_use]
     pub fn shares_disk_with(&self, store_url: &str) -> bool {
-        let store = Url::parse(store_url).ok().and_then(|url| url.to_file_path().ok());
-        let Some(store) = store else { return false };
+        let Some(store) = store_directory(store_url) else { return false };
         // What is below this directory is taken for one with it also where it is a file system of its own: a subvolume.
         let device = |path: &Path| std::fs::metadata(path).ok().map(|found| found.dev());
         store.starts_with(&self.path)
@@ -198,6 +197,11 @@ impl DataDirectory {
     pub fn control_socket(&self, id: VolumeId) -> PathBuf {
         self.path.join("control").join(format!("{id}.sock"))
     }
+}
+
+/// The directory of the store of that URL, if it is one.
+pub(crate) fn store_directory(url: &str) -> Option<PathBuf> {
+    Url::parse(url).ok()?.to_file_path().ok()
 }
 
 /// Has the file system take a file of one block, and sync it, as a full disk may refuse only then; and removes it.

@@ -8,11 +8,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
-use url::Url;
 use weir_log::catalog;
 use weir_store::Store;
 
-use crate::data_directory::DataDirectory;
+use crate::data_directory::{DataDirectory, store_directory};
 use crate::error::NodeError;
 use crate::home::Home;
 use crate::home::probe::{Answer, Probes};
@@ -68,9 +67,15 @@ pub(crate) fn check_not_gone(home: &Home) -> Result<(), NodeError> {
 }
 
 /// Whether the store is a directory that is not there.
-pub(crate) fn is_missing(home: &Home) -> bool {
-    let directory = Url::parse(&home.store_url).ok().and_then(|url| url.to_file_path().ok());
-    directory.is_some_and(|directory| !directory.exists())
+fn is_missing(home: &Home) -> bool {
+    store_directory(&home.store_url).is_some_and(|directory| !directory.exists())
+}
+
+/// The store, to be told from others by its location: the URL does not name the server. None where it is a directory
+/// that is not there, which has no identity but its URL, and which opening the store would create.
+pub(crate) fn to_compare(home: &Home) -> Result<Option<Store>, NodeError> {
+    let open = || Store::open_with(&home.store_url, &home.store_options);
+    Ok((!is_missing(home)).then(open).transpose()?)
 }
 
 /// Whether it is the store in the data directory, and nothing was created there yet: then it has no volumes.
@@ -94,8 +99,7 @@ pub(crate) async fn check_not_emptied(
 /// Whether the file system of a store that is a directory answers within `limit`: while it hangs, threads wait for it
 /// in the kernel, and a program that is to be replaced does not end before they do.
 pub(crate) async fn answers(home: &Home, probes: &Probes, limit: Duration) -> bool {
-    let url = Url::parse(&home.store_url).ok();
-    let Some(directory) = url.and_then(|url| url.to_file_path().ok()) else { return true };
+    let Some(directory) = store_directory(&home.store_url) else { return true };
     probes.ask(directory, limit).await != Answer::Hangs
 }
 

@@ -12,14 +12,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use url::Url;
 use weir_device::VolumeId;
 use weir_log::Closed;
 use weir_log::catalog::VolumeName;
 use weir_store::Store;
 
 use crate::api::types::AtRisk;
-use crate::data_directory::DataDirectory;
+use crate::data_directory::{DataDirectory, store_directory};
 use crate::home::Home;
 
 /// What the note calls the store in the data directory.
@@ -43,10 +42,8 @@ pub(crate) fn note(home: &Home, store: &Store, id: VolumeId, name: &VolumeName) 
 /// A store as the note calls it, in one line: the same after a restart of the host, and after the data directory was
 /// moved with the store in it.
 fn place_of(home: &Home, store: &Store) -> String {
-    let directory = |url: &str| {
-        let path = Url::parse(url).ok().and_then(|url| url.to_file_path().ok());
-        path.map(|path| path.canonicalize().unwrap_or(path))
-    };
+    let directory =
+        |url: &str| store_directory(url).map(|path| path.canonicalize().unwrap_or(path));
     match directory(&home.store_url) {
         Some(path) if Some(&path) == directory(&home.data.store_url()).as_ref() => {
             EMBEDDED.to_owned()

@@ -163,21 +163,15 @@ impl Home {
         if processes.iter().any(|process| process.without_store(name).is_some()) {
             return Ok(None);
         }
-        // A directory that is not there has no identity but its URL, and opening the store would create it. Of others
-        // the location counts: URLs do not name the server.
-        let store = match known_stores::is_missing(self) {
-            true => None,
-            false => Some(Store::open_with(&self.store_url, &self.store_options)?),
+        let store = known_stores::to_compare(self)?;
+        let is_same = |status: &NodeStatus| match &store {
+            Some(store) => is_of(status, store),
+            None => status.store == self.store_url,
         };
         let named = |process: &Process| {
-            let status = process.status.as_ref().ok()?;
-            let is_same = match &store {
-                Some(store) => is_of(status, store),
-                None => status.store == self.store_url,
-            };
-            let volumes = status.volumes.iter().filter(|_| is_same);
-            let id = &volumes.into_iter().find(|volume| volume.name == name.as_str())?.id;
-            Some((status.store_location.clone()?, VolumeId::parse(id)?))
+            let status = process.status.as_ref().ok().filter(|status| is_same(status))?;
+            let volume = status.volumes.iter().find(|volume| volume.name == name.as_str())?;
+            Some((status.store_location.clone()?, VolumeId::parse(&volume.id)?))
         };
         Ok(processes.into_iter().find_map(|mut process| {
             let (location, id) = named(&process)?;

@@ -245,13 +245,12 @@ impl Home {
         let mut client = client.ok_or(NodeError::NothingServed { data_dir })?;
         // One that was stopped is found out before anything is asked of it: work may be silent for longer.
         let status = client.status().await?;
-        // A directory that is not there has no identity but its URL, and opening the store would create it. A process
-        // without a store cannot have another one.
+        // A process without a store cannot have another one.
         let is_same = status.store == self.store_url || status.store_location.is_none();
-        match known_stores::is_missing(self) {
-            true if is_same => {}
-            true => known_stores::check_there(self)?,
-            false => client.mean_store(&Store::open_with(&self.store_url, &self.store_options)?),
+        match known_stores::to_compare(self)? {
+            Some(store) => client.mean_store(&store),
+            None if is_same => {}
+            None => known_stores::check_there(self)?,
         }
         Ok(client)
     }

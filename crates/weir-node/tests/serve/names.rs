@@ -96,12 +96,8 @@ fn a_snapshot_is_not_served_under_the_name_of_a_file_that_does_not_open() {
         place.call("both", take("old")).await;
         let service = place.serve().await;
         std::fs::create_dir(place.directory.path().join("both")).expect("it is no file");
-        let mut options = place.options(VolumeOptions::default());
-        let VolumeSet::Listed(specs) = &mut options.volumes else { unreachable!("it is a list") };
-        let file = FileConfig { path: place.directory.path().join("both"), direct: false };
-        let endpoint = EndpointKind::File(file);
-        specs.push(VolumeSpec { name: name("both"), endpoint, ..specs[0].clone() });
-        let reloaded = place.reload(&service, options.volumes).await.expect("loaded");
+        let settings = options_beside(&place, &["both"]).volumes;
+        let reloaded = place.reload(&service, settings).await.expect("loaded");
         assert_eq!(reloaded.failed[0].0, name("both"));
         let mut stream = UnixStream::connect(place.directory.path().join("data/nbd.sock")).unwrap();
         assert!(flags_of(&mut stream, "both@old").is_none(), "it is of the one in the store");

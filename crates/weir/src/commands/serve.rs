@@ -226,6 +226,11 @@ const STORE_ANSWER_MAX: Duration = Duration::from_secs(5);
 /// end, and the data directory to take a file.
 const FILES_ANSWER_MAX: Duration = Duration::from_secs(10);
 
+/// Fails because of what keeps the program from being replaced, if there is something.
+fn nothing_keeps_it(why: Option<String>) -> Result<(), Failure> {
+    why.map_or(Ok(()), |why| Err(not_replaced(why)))
+}
+
 /// The error of a replacement that does not take place because of this.
 fn not_replaced(why: impl std::fmt::Display) -> Failure {
     let help = "the volumes are served on; send SIGUSR2 again once that is over";
@@ -237,18 +242,12 @@ async fn may_be_replaced(service: &Service, files: &Files) -> Result<Successor, 
     has_what_it_needs(service, None).await?;
     // Before a program is started: until that is executed, it has copies of all that is open here, and would keep
     // those, with their locks, as long as the first one that hangs when it is closed.
-    if let Some(why) = service.unanswered(FILES_ANSWER_MAX).await {
-        return Err(not_replaced(why));
-    }
+    nothing_keeps_it(service.unanswered(FILES_ANSWER_MAX).await)?;
     let looked = Instant::now();
     let (successor, next) = next_program(service, files).await?;
     // Once more, as what hangs from then on is waited for by the kernel.
-    if let Some(why) = files.hang() {
-        return Err(not_replaced(why));
-    }
-    if let Some(why) = service.unanswered(FILES_ANSWER_MAX).await {
-        return Err(not_replaced(why));
-    }
+    nothing_keeps_it(files.hang())?;
+    nothing_keeps_it(service.unanswered(FILES_ANSWER_MAX).await)?;
     has_what_it_needs(service, next.as_ref()).await?;
     // Slow files may have taken long, and somebody may write the settings meanwhile.
     match looked.elapsed() < CHECK_COUNTS {
@@ -263,16 +262,11 @@ const CHECK_COUNTS: Duration = Duration::from_secs(1);
 /// Fails where the next program would serve nobody, as the store or a disk that it needs takes nothing. `next` is what
 /// the settings say, once it is known.
 async fn has_what_it_needs(service: &Service, next: Option<&Next>) -> Result<(), Failure> {
-    if let Some(why) = service.data_fails(next, FILES_ANSWER_MAX).await {
-        return Err(not_replaced(why));
-    }
+    nothing_keeps_it(service.data_fails(next, FILES_ANSWER_MAX).await)?;
     if !service.cache_answers().await {
         return Err(not_replaced("the disk of the cache does not answer"));
     }
-    match service.store_fails(next, STORE_ANSWER_MAX).await {
-        Some(why) => Err(not_replaced(why)),
-        None => Ok(()),
-    }
+    nothing_keeps_it(service.store_fails(next, STORE_ANSWER_MAX).await)
 }
 
 /// The program that is installed, if it would serve with the settings that lie there, and what it begins with, where
