@@ -58,6 +58,8 @@ const MUTANTS: &[(&str, u64, &str)] = &[
     ("frame_nonce_used_again", 1, "seal all frames of an object under one nonce"),
     ("block_nonce_used_again", 1, "seal all blocks of a frame under one nonce"),
     ("no_block_crc", 1, "do not verify blocks of frames"),
+    ("packed_blocks_unverified", 1, "do not verify blocks that were compressed one by one"),
+    ("packed_block_from_begin", 1, "read a compressed block where its frame begins"),
     ("damaged_block_answered", 1, "answer a block that does not verify, where it is in memory"),
     ("placement_of_other_version", 1, "look for the data of version 2 where version 3 has it"),
     ("change_to_zero_unsaid", 1, "leave what became a hole out of a difference"),

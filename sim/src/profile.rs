@@ -238,7 +238,8 @@ impl Profile {
             },
             compression: [Compression::None, Compression::Lz4, Compression::Zstd]
                 [dice.weighted(&[3, 4, 1])],
-            object_version: [ObjectVersion::V3, ObjectVersion::V2][dice.weighted(&[3, 1])],
+            object_version: [ObjectVersion::V4, ObjectVersion::V3, ObjectVersion::V2]
+                [dice.weighted(&[3, 1, 1])],
             journal: JournalConfig {
                 segment_bytes: self.segment_bytes,
                 segments_max: u32::try_from(dice.within(3..8)).expect("small"),

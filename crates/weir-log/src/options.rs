@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use weir_journal::JournalConfig;
+use weir_store::Store;
 
 use crate::format::frame::Compression;
 use crate::format::object::{Encoding, ObjectVersion};
@@ -100,8 +101,8 @@ pub struct VolumeOptions {
     pub batch: BatchLimits,
     /// What is tried on the frames of objects.
     pub compression: Compression,
-    /// Newest version that objects are written in. Anything but the default is for tests and simulations, whose stores
-    /// hold what older programs wrote.
+    /// Newest version that objects are written in, where the store has a use for it. Anything but the default is for
+    /// tests and simulations, whose stores hold what older programs wrote.
     pub object_version: ObjectVersion,
     /// The local journal.
     pub journal: JournalConfig,
@@ -143,8 +144,15 @@ impl Default for VolumeOptions {
 }
 
 impl VolumeOptions {
-    /// How objects are written.
-    pub(crate) fn encoding(&self) -> Encoding {
-        Encoding { compression: self.compression, version: self.object_version }
+    /// How objects are written to a store. Blocks that are compressed one by one take more room, and they are read one
+    /// by one only where a request costs less than bytes.
+    pub(crate) fn encoding(&self, store: &Store) -> Encoding {
+        let is_cheap = store.requests_are_cheap() || weir_device::mutant("packed_for_any_store");
+        let packs = self.compression == Compression::Lz4 && is_cheap;
+        let version = match packs {
+            true => self.object_version,
+            false => self.object_version.min(ObjectVersion::V3),
+        };
+        Encoding { compression: self.compression, version }
     }
 }

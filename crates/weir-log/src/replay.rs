@@ -319,6 +319,7 @@ pub(crate) fn header_of(kind: ObjectKind, described: Described, seq: ObjectSeq) 
         streams,
         sources,
         sums: Vec::new(),
+        lens: Vec::new(),
     }
 }
 

@@ -1,18 +1,19 @@
-//! Blocks of 4 KiB of raw frames, from version 3 of an object on, so that a part of a frame can be read and verified
+//! Blocks of 4 KiB of frames, from version 3 of an object on, so that a part of a frame can be read and verified
 //! without the rest. In a plain object each block has a checksum in the header's table; in an encrypted one each is
 //! sealed by itself, with its tag behind it. Both cover object, frame, block and length, so that a block of another
-//! place never verifies. Page: `docs/formats/object.md`.
+//! place never verifies. Those of compressed frames: `packed.rs`. Page: `docs/formats/object.md`.
 
 use bytes::Bytes;
 use weir_seal::{NONCE_BYTES, SealKey, TAG_BYTES, counter_nonce};
 
 use crate::format::DecodeError;
-use crate::format::frame::{Codec, Frame, identity};
+use crate::format::frame::{Frame, identity};
+use crate::format::packed::Packed;
 use crate::ids::ObjectId;
 use crate::limits::{BLOCK_BYTES, FRAME_BYTES};
 
-const WHAT: &str = "a block of a frame";
-const BLOCK: usize = BLOCK_BYTES as usize;
+pub(super) const WHAT: &str = "a block of a frame";
+pub(super) const BLOCK: usize = BLOCK_BYTES as usize;
 /// Bytes of a sealed block: the last one of an object may be shorter.
 const SEALED_BLOCK: usize = BLOCK + TAG_BYTES;
 
@@ -23,12 +24,22 @@ const _: () = assert!(FRAME_BYTES.is_multiple_of(BLOCK_BYTES) && BLOCKS_PER_FRAM
 /// What is known of the blocks of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocks<'a> {
-    /// The frame is verified as a whole: it is compressed, or its object is older than version 3.
+    /// The frame is verified as a whole: it is compressed as a whole, or its object is older than version 3.
     None,
     /// A checksum for each.
     Plain(&'a [u32]),
     /// Each is sealed.
     Sealed,
+    /// Each is compressed by itself, and has a checksum or is sealed.
+    Packed(Packed<'a>),
+}
+
+impl Blocks<'_> {
+    /// Whether each is sealed.
+    #[must_use]
+    pub fn are_sealed(self) -> bool {
+        matches!(self, Self::Sealed | Self::Packed(Packed { sums: None, .. }))
+    }
 }
 
 /// Blocks of a frame of so many bytes.
@@ -42,7 +53,7 @@ pub(super) fn sealed_len(raw_len: u32) -> u32 {
     raw_len + count(raw_len) * u32::try_from(TAG_BYTES).expect("16")
 }
 
-type Identity = [u8; 41];
+pub(super) type Identity = [u8; 41];
 
 /// What checksum and tag of a block cover besides its bytes.
 fn block_identity(frame: &Identity, block: u32, len: usize) -> [u8; 49] {
@@ -60,6 +71,14 @@ fn digest() -> crc_fast::Digest {
 
 fn finished(digest: &crc_fast::Digest) -> u32 {
     u32::try_from(digest.finalize()).expect("a CRC of 32 bits")
+}
+
+/// The checksum of a block, of what is stored of it.
+pub(super) fn sum_of(frame: &Identity, block: u32, stored: &[u8]) -> u32 {
+    let mut digest = digest();
+    digest.update(&block_identity(frame, block, stored.len()));
+    digest.update(stored);
+    finished(&digest)
 }
 
 /// Adds the checksums of all blocks of a frame, whose bytes are `raw` read as one run.
@@ -103,12 +122,21 @@ pub(super) fn verify(
         let (have, need) = (bytes.len() as u64, (sums.len() * BLOCK) as u64);
         return Err(DecodeError::Short { what: WHAT, have, need });
     }
-    for ((block, bytes), stored) in (first..).zip(bytes.chunks(BLOCK)).zip(sums) {
-        let mut digest = digest();
-        digest.update(&block_identity(frame, block, bytes.len()));
-        digest.update(bytes);
-        let (stored, computed) = (*stored, finished(&digest));
-        if stored != computed && !weir_device::mutant("no_block_crc") {
+    verify_each(frame, first, sums, bytes.chunks(BLOCK))
+}
+
+/// Verifies what is stored of some blocks, the first of them the block `first` of its frame. There is a checksum for
+/// each.
+pub(super) fn verify_each<'a>(
+    frame: &Identity,
+    first: u32,
+    sums: &[u32],
+    stored: impl Iterator<Item = &'a [u8]>,
+) -> Result<(), DecodeError> {
+    for ((block, bytes), stored) in (first..).zip(stored).zip(sums) {
+        let (stored, computed) = (*stored, sum_of(frame, block, bytes));
+        // The fuzzer must get behind the checksum.
+        if stored != computed && !cfg!(fuzzing) && !weir_device::mutant("no_block_crc") {
             return Err(DecodeError::Checksum { what: WHAT, stored, computed });
         }
         if weir_device::mutant("first_block_vouches_for_all") {
@@ -122,6 +150,37 @@ pub(super) fn verify(
 fn nonce(index: u32, block: u32) -> [u8; NONCE_BYTES] {
     let block = if weir_device::mutant("block_nonce_used_again") { 0 } else { block };
     counter_nonce(1 + u64::from(block), index)
+}
+
+/// Seals a block, and adds it with its tag to `out`.
+pub(super) fn seal_one(
+    key: &SealKey,
+    (index, block): (u32, u32),
+    frame: &Identity,
+    bytes: &[u8],
+    out: &mut Vec<u8>,
+) {
+    let start = out.len();
+    out.extend_from_slice(bytes);
+    let context = block_identity(frame, block, bytes.len());
+    let tag = key.seal(nonce(index, block), &context, &mut out[start..]);
+    out.extend_from_slice(&tag);
+}
+
+/// Opens a sealed block of at most 4 KiB into `room`.
+pub(super) fn open_one<'a>(
+    key: &SealKey,
+    (index, block): (u32, u32),
+    frame: &Identity,
+    stored: &[u8],
+    room: &'a mut [u8; BLOCK],
+) -> Result<&'a [u8], DecodeError> {
+    let forged = || DecodeError::Forged { what: WHAT };
+    let (sealed, tag) = stored.split_last_chunk::<TAG_BYTES>().ok_or_else(forged)?;
+    let room = room.get_mut(..sealed.len()).ok_or_else(forged)?;
+    let context = block_identity(frame, block, sealed.len());
+    key.open_into(nonce(index, block), &context, (sealed, tag), room).map_err(|_| forged())?;
+    Ok(room)
 }
 
 /// The blocks of a frame sealed one by one, each with its tag behind it.
@@ -178,7 +237,7 @@ pub(super) fn open(
     Ok(out)
 }
 
-/// Blocks of one raw frame, from the first to the last.
+/// Blocks of one frame, from the first to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRange {
     /// The first.
@@ -188,6 +247,11 @@ pub struct BlockRange {
 }
 
 impl BlockRange {
+    /// Those of a frame of so many bytes.
+    pub(super) fn all(raw_len: u32) -> Self {
+        Self { first: 0, last: count(raw_len).saturating_sub(1) }
+    }
+
     /// Bytes of the payload, from and to, within a frame of `raw_len` bytes.
     #[must_use]
     pub fn raw(self, raw_len: u32) -> (u32, u32) {
@@ -206,15 +270,16 @@ impl BlockRange {
             Blocks::None => None,
             Blocks::Plain(_) => Some((from, to)),
             Blocks::Sealed => Some((from + self.first * tag, to + (self.last + 1) * tag)),
+            Blocks::Packed(packed) => packed.stored(self),
         }
     }
 }
 
-/// Verifies and decodes some blocks of a raw frame, which stand behind each other.
+/// Verifies and decodes some blocks of a frame, which stand behind each other.
 ///
 /// # Errors
-/// [`DecodeError::Checksum`], [`DecodeError::Forged`], [`DecodeError::Short`] when the stored bytes are not those that
-/// were written.
+/// [`DecodeError::Checksum`], [`DecodeError::Forged`], [`DecodeError::Short`] or [`DecodeError::Decompress`] when the
+/// stored bytes are not those that were written.
 pub fn decode(
     object: &ObjectId,
     (index, frame): (u32, &Frame),
@@ -223,7 +288,7 @@ pub fn decode(
     key: Option<&SealKey>,
     stored: Bytes,
 ) -> Result<Bytes, DecodeError> {
-    let identity = identity(object, index, frame.raw_len, Codec::Raw);
+    let identity = identity(object, index, frame.raw_len, frame.codec);
     let (from, to) = range.raw(frame.raw_len);
     let raw = match (blocks, key) {
         (Blocks::Plain(sums), None) => {
@@ -234,6 +299,10 @@ pub fn decode(
         }
         (Blocks::Sealed, Some(key)) => {
             Bytes::from(open(key, index, &identity, range.first, &stored)?)
+        }
+        (Blocks::Packed(packed), key) if blocks.are_sealed() == key.is_some() => {
+            packed.verify(&identity, range, &stored)?;
+            packed.decode((index, frame.raw_len, &identity), range, key, &stored)?
         }
         _ => return Err(DecodeError::Forged { what: WHAT }),
     };
@@ -248,7 +317,7 @@ mod tests {
     use weir_seal::{DataKey, Purpose};
 
     use super::*;
-    use crate::format::frame::{self, Compression, Making};
+    use crate::format::frame::{self, BlockTables, Codec, Compression, Making};
     use crate::ids::ObjectSeq;
 
     /// Three blocks and a bit, all blocks equal.
@@ -262,21 +331,64 @@ mod tests {
         Bytes::from([0x5a; LEN as usize].to_vec())
     }
 
+    /// Three blocks that shrink, with one between them that does not, and a bit of one that does.
+    fn mixed() -> Bytes {
+        let mut random = crate::random::splitmix(1);
+        let mut bytes = text().to_vec();
+        bytes[BLOCK..2 * BLOCK].fill_with(|| random().to_le_bytes()[0]);
+        Bytes::from(bytes)
+    }
+
     fn key() -> SealKey {
         DataKey::draw(|bytes| bytes.fill(1)).derive(Purpose::Object, &[b"blocks"])
     }
 
-    /// A frame in parts of odd lengths, its checksums, and what is stored of it.
-    fn made(index: u32, key: Option<&SealKey>) -> (Frame, Vec<u32>, Bytes) {
-        let (mut stored, mut sums) = (Vec::new(), Vec::new());
-        let raw: Vec<Bytes> = text().chunks(3001).map(Bytes::copy_from_slice).collect();
-        let making = Making { compression: Compression::None, key, in_blocks: true };
-        let frame = frame::encode(&id(1), index, &raw, making, &mut stored, &mut sums);
-        (frame, sums, Bytes::from(stored.concat()))
+    /// A frame, what the header has of its blocks, and what is stored of it.
+    struct Made {
+        frame: Frame,
+        tables: BlockTables,
+        key: Option<SealKey>,
+        stored: Bytes,
     }
 
-    fn blocks_of(sums: &[u32]) -> Blocks<'_> {
-        if sums.is_empty() { Blocks::Sealed } else { Blocks::Plain(sums) }
+    impl Made {
+        /// From parts of odd lengths.
+        fn new(index: u32, raw: &Bytes, compression: Compression, key: Option<SealKey>) -> Self {
+            let (mut stored, mut tables) = (Vec::new(), BlockTables::default());
+            let raw: Vec<Bytes> = raw.chunks(3001).map(Bytes::copy_from_slice).collect();
+            let making = Making { compression, key: key.as_ref(), in_blocks: true, packs: true };
+            let frame = frame::encode(&id(1), index, &raw, making, &mut stored, &mut tables);
+            Self { frame, tables, key, stored: Bytes::from(stored.concat()) }
+        }
+
+        /// Raw and compressed ones, plain and sealed.
+        fn all(index: u32, raw: &Bytes) -> impl Iterator<Item = Self> {
+            let kinds = [Compression::None, Compression::Lz4];
+            let kinds = kinds.into_iter().flat_map(|kind| [(kind, None), (kind, Some(key()))]);
+            kinds.map(move |(compression, key)| Self::new(index, raw, compression, key))
+        }
+
+        fn blocks(&self) -> Blocks<'_> {
+            let BlockTables { sums, lens } = &self.tables;
+            let sums = self.key.is_none().then_some(&sums[..]);
+            match (self.frame.codec, sums) {
+                (Codec::Raw, Some(sums)) => Blocks::Plain(sums),
+                (Codec::Raw, None) => Blocks::Sealed,
+                (_, sums) => Blocks::Packed(Packed { lens, sums }),
+            }
+        }
+
+        fn whole(&self, stored: Bytes) -> Result<Bytes, DecodeError> {
+            frame::decode(&id(1), 3, &self.frame, self.blocks(), self.key.as_ref(), stored)
+        }
+
+        /// The blocks of a range, out of these bytes of the frame.
+        fn part(&self, range: BlockRange, stored: &Bytes) -> Result<Bytes, DecodeError> {
+            let (from, to) = range.stored(&self.frame, self.blocks()).expect("in blocks");
+            let stored = stored.slice(from as usize..to as usize);
+            let of = (3, &self.frame);
+            decode(&id(1), of, self.blocks(), range, self.key.as_ref(), stored)
+        }
     }
 
     fn all_ranges() -> impl Iterator<Item = BlockRange> {
@@ -285,59 +397,76 @@ mod tests {
 
     #[test]
     fn every_run_of_blocks_is_read_alone_and_fails_for_its_own_bytes_only() {
-        let key = key();
-        for key in [None, Some(&key)] {
-            let (frame, sums, stored) = made(3, key);
-            let blocks = blocks_of(&sums);
-            assert_eq!(frame.raw_len, LEN);
-            assert_eq!(stored.len(), frame.stored_len as usize);
-            assert_eq!(key.is_some(), frame.stored_len == sealed_len(LEN));
-            let whole = frame::decode(&id(1), 3, &frame, blocks, key, stored.clone());
-            assert_eq!(whole.unwrap(), text());
-            let part = |range: BlockRange, stored: &Bytes| {
-                let (from, to) = range.stored(&frame, blocks).unwrap();
-                let stored = stored.slice(from as usize..to as usize);
-                decode(&id(1), (3, &frame), blocks, range, key, stored)
-            };
-            for range in all_ranges() {
-                let (from, to) = range.raw(LEN);
-                assert_eq!(part(range, &stored).unwrap(), text().slice(from as usize..to as usize));
-            }
-            for block in 0..4 {
-                let own = BlockRange { first: block, last: block };
-                let (from, to) = own.stored(&frame, blocks).unwrap();
-                for at in [from, to - 1] {
-                    let mut bytes = stored.to_vec();
-                    bytes[at as usize] ^= 1;
-                    let bytes = Bytes::from(bytes);
-                    for range in all_ranges() {
-                        let holds = (range.first..=range.last).contains(&block);
-                        assert_eq!(part(range, &bytes).is_err(), holds, "{block} in {range:?}");
-                    }
-                    let damage = frame::damage(&id(1), (3, &frame), blocks, key, &bytes);
-                    let ranges: Vec<_> = damage.into_iter().map(|(range, _)| range).collect();
-                    assert_eq!(ranges, [own.raw(LEN)], "and a check says so");
-                    frame::decode(&id(1), 3, &frame, blocks, key, bytes).unwrap_err();
-                }
+        let mut packed = 0;
+        for raw in [text(), mixed()] {
+            for made in Made::all(3, &raw) {
+                packed += usize::from(made.frame.codec == Codec::Lz4Blocks);
+                read_alone(&made, &raw);
             }
         }
+        assert_eq!(packed, 4);
+    }
+
+    fn read_alone(made: &Made, raw: &Bytes) {
+        let Made { frame, stored, .. } = made;
+        assert_eq!((frame.raw_len, frame.stored_len as usize), (LEN, stored.len()));
+        assert_eq!(made.whole(stored.clone()).as_ref(), Ok(raw));
+        for range in all_ranges() {
+            let (from, to) = range.raw(LEN);
+            assert_eq!(made.part(range, stored), Ok(raw.slice(from as usize..to as usize)));
+        }
+        for block in 0..4 {
+            let own = BlockRange { first: block, last: block };
+            let (from, to) = own.stored(frame, made.blocks()).expect("in blocks");
+            for at in [from, to - 1] {
+                let mut bytes = stored.to_vec();
+                bytes[at as usize] ^= 1;
+                let bytes = Bytes::from(bytes);
+                for range in all_ranges() {
+                    let holds = (range.first..=range.last).contains(&block);
+                    assert_eq!(made.part(range, &bytes).is_err(), holds, "{block} in {range:?}");
+                }
+                let damage =
+                    frame::damage(&id(1), (3, frame), made.blocks(), made.key.as_ref(), &bytes);
+                let ranges: Vec<_> = damage.into_iter().map(|(range, _)| range).collect();
+                assert_eq!(ranges, [own.raw(LEN)], "and a check says so");
+                made.whole(bytes).unwrap_err();
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_are_compressed_one_by_one_and_stay_as_they_are_where_they_do_not_shrink() {
+        let made = Made::new(3, &mixed(), Compression::Lz4, None);
+        let [first, noise, third, bit] = made.tables.lens[..] else { panic!("four blocks") };
+        assert_eq!((made.frame.codec, noise as usize), (Codec::Lz4Blocks, BLOCK));
+        assert!(first < 100 && first == third && bit < 100);
+        let sum: u32 = made.tables.lens.iter().map(|len| u32::from(*len)).sum();
+        assert_eq!(made.frame.stored_len, sum, "nothing lies between them");
+        let sealed = Made::new(3, &mixed(), Compression::Lz4, Some(key()));
+        assert_eq!(sealed.frame.stored_len, sum + 4 * 16, "a tag each");
+        assert_eq!((sealed.tables.sums, sealed.tables.lens), (vec![], made.tables.lens));
+        // A frame that shrinks by less than an eighth is raw, and has no lengths.
+        let noise = mixed().slice(BLOCK..2 * BLOCK);
+        let little = Bytes::from([&noise[..], &noise, &noise, &text()[..100]].concat());
+        let raw = Made::new(3, &little, Compression::Lz4, None);
+        assert_eq!((raw.frame.codec, raw.tables.lens), (Codec::Raw, vec![]));
     }
 
     /// The blocks are equal, and one may not stand for another.
     #[test]
     fn a_block_of_another_object_frame_place_or_length_does_not_verify() {
-        let key = key();
-        for key in [None, Some(&key)] {
-            let (frame, sums, stored) = made(3, key);
-            let blocks = blocks_of(&sums);
+        for mut made in Made::all(3, &text()) {
             let range = |first| BlockRange { first, last: first };
-            let (from, to) = range(1).stored(&frame, blocks).unwrap();
-            let block = stored.slice(from as usize..to as usize);
+            let (from, to) = range(1).stored(&made.frame, made.blocks()).expect("in blocks");
+            let block = made.stored.slice(from as usize..to as usize);
+            // The checksum at its place, as if the table had been changed along with it.
+            if let Some(moved) = made.tables.sums.get(1).copied() {
+                made.tables.sums.fill(moved);
+            }
             let read = |seq, index, range, bytes: &Bytes| {
-                // The checksum at its place, as if the table had been changed along with it.
-                let moved = [sums.get(1).copied().unwrap_or_default(); 4];
-                let blocks = blocks_of(&moved[..sums.len()]);
-                decode(&id(seq), (index, &frame), blocks, range, key, bytes.clone())
+                let of = (index, &made.frame);
+                decode(&id(seq), of, made.blocks(), range, made.key.as_ref(), bytes.clone())
             };
             read(1, 3, range(1), &block).unwrap();
             read(2, 3, range(1), &block).unwrap_err();
@@ -347,23 +476,79 @@ mod tests {
             read(1, 3, range(1), &Bytes::new()).unwrap_err();
             let longer = Bytes::from([&block[..], &block[..]].concat());
             read(1, 3, range(1), &longer).unwrap_err();
-            // Cut where another version of the format, or the other kind, would cut it.
-            let other = if key.is_some() { Blocks::Plain(&[0; 4]) } else { Blocks::Sealed };
-            decode(&id(1), (3, &frame), other, range(1), key, block.clone()).unwrap_err();
-            frame::decode(&id(1), 3, &frame, Blocks::None, key, stored.clone()).unwrap_err();
+            // Cut where another version of the format, or another kind, would cut it, and taken for it.
+            let of = (3, &made.frame);
+            let lens = [block.len().try_into().expect("at most 4 KiB and a tag"); 4];
+            let others = [
+                Blocks::Plain(&[0; 4]),
+                Blocks::Sealed,
+                Blocks::Packed(Packed { lens: &lens, sums: Some(&[0; 4]) }),
+                Blocks::Packed(Packed { lens: &lens, sums: None }),
+                Blocks::None,
+            ];
+            for other in others {
+                let kind = std::mem::discriminant(&other);
+                let sealed = (made.blocks().are_sealed(), other.are_sealed());
+                if kind != std::mem::discriminant(&made.blocks()) || sealed.0 != sealed.1 {
+                    let key = made.key.as_ref();
+                    decode(&id(1), of, other, range(1), key, block.clone()).unwrap_err();
+                }
+            }
+            let Made { frame, key, stored, .. } = &made;
+            frame::decode(&id(1), 3, frame, Blocks::None, key.as_ref(), stored.clone())
+                .unwrap_err();
+            // A block that is stored as it is, as another codec has it, is none of this one.
+            let codec = if frame.codec == Codec::Raw { Codec::Lz4Blocks } else { Codec::Raw };
+            let frame = Frame { codec, ..*frame };
+            let key = key.as_ref();
+            decode(&id(1), (3, &frame), made.blocks(), range(1), key, block).unwrap_err();
+        }
+    }
+
+    /// Lengths come out of a header, whose checksum anybody can make.
+    #[test]
+    fn lengths_that_are_not_those_of_the_blocks_are_refused() {
+        for key in [None, Some(key())] {
+            let made = Made::new(3, &mixed(), Compression::Lz4, key);
+            let changes: [fn(&mut Vec<u16>); 7] = [
+                |lens| lens[0] = 0,
+                |lens| lens.swap(0, 1),
+                |lens| (lens[0], lens[2]) = (lens[0] + 1, lens[2] - 1),
+                |lens| lens[3] = 101,
+                |lens| lens[1] += 1,
+                |lens| (lens[0], lens[1]) = (lens[0] - 1, lens[1] + 1),
+                |lens| lens.truncate(3),
+            ];
+            let Blocks::Packed(packed) = made.blocks() else { panic!("compressed") };
+            assert!(packed.fits(&made.frame));
+            let mut refused = 0;
+            for change in changes {
+                let mut lens = made.tables.lens.clone();
+                change(&mut lens);
+                let packed = Packed { lens: &lens, ..packed };
+                let of = (&id(1), 3, &made.frame);
+                let (blocks, key) = (Blocks::Packed(packed), made.key.as_ref());
+                frame::decode(of.0, of.1, of.2, blocks, key, made.stored.clone()).unwrap_err();
+                refused += usize::from(!packed.fits(&made.frame));
+            }
+            assert_eq!(refused, 5, "what adds up is found by checksum or tag");
         }
     }
 
     #[test]
     fn equal_blocks_of_an_object_are_sealed_into_different_bytes() {
-        let key = key();
-        let mut seen = std::collections::BTreeSet::new();
-        for index in 0..4 {
-            let (_, _, stored) = made(index, Some(&key));
-            for block in stored.chunks(SEALED_BLOCK).filter(|block| block.len() == SEALED_BLOCK) {
-                assert!(seen.insert(block[..BLOCK].to_vec()), "a nonce sealed two texts");
+        for compression in [Compression::None, Compression::Lz4] {
+            let mut seen = std::collections::BTreeSet::new();
+            for index in 0..4 {
+                let made = Made::new(index, &text(), compression, Some(key()));
+                for block in 0..3 {
+                    let range = BlockRange { first: block, last: block };
+                    let (from, to) = range.stored(&made.frame, made.blocks()).expect("in blocks");
+                    let sealed = made.stored[from as usize..to as usize - TAG_BYTES].to_vec();
+                    assert!(seen.insert(sealed), "a nonce sealed two texts");
+                }
             }
+            assert_eq!(seen.len(), 12);
         }
-        assert_eq!(seen.len(), 12);
     }
 }

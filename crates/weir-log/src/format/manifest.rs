@@ -11,7 +11,10 @@ use crate::ids::{ObjectSeq, WriteMark};
 pub use crate::keys::WrappedHex;
 
 /// Newest manifest format that this code reads and writes.
-pub const MANIFEST_FORMAT: u32 = 4;
+pub const MANIFEST_FORMAT: u32 = 5;
+
+/// Manifest format of a volume whose objects are of version 3 at most.
+pub const BLOCKS_FORMAT: u32 = 4;
 
 /// Manifest format of a volume whose objects are all of versions that older programs read.
 pub const OPENINGS_FORMAT: u32 = 3;
@@ -390,8 +393,10 @@ impl Manifest {
     /// The format that readers must know to read it.
     #[must_use]
     pub fn format_needed(&self) -> u32 {
-        if self.object_version.is_some() {
-            return MANIFEST_FORMAT;
+        match self.object_version {
+            None => {}
+            Some(..=3) => return BLOCKS_FORMAT,
+            Some(_) => return MANIFEST_FORMAT,
         }
         let has_openings = self.epochs.iter().any(|e| e.opening.is_some());
         match (has_openings || self.closed.is_some(), &self.encryption) {

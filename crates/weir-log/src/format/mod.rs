@@ -9,6 +9,7 @@ pub mod lease;
 pub mod manifest;
 pub mod name;
 pub mod object;
+pub mod packed;
 pub mod placement;
 pub mod replica;
 pub mod version;

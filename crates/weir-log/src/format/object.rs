@@ -1,12 +1,14 @@
 //! Log objects: a header with the extents it carries, then frames. Page: `docs/formats/object.md`.
 
+mod tables;
+
 use bytes::Bytes;
 use weir_device::VolumeId;
 use weir_journal::{Epoch, WriteNumber};
 use weir_seal::{DataKey, KeyId, Purpose, SealKey, TAG_BYTES, counter_nonce};
 
-use crate::format::blocks::{self, Blocks};
-use crate::format::frame::{self, Codec, Compression, Frame, Making};
+use self::tables::{EXTENT_ENTRY_BYTES, FRAME_ENTRY_BYTES, STREAM_ENTRY_BYTES};
+use crate::format::frame::{self, BlockTables, Compression, Frame, Making};
 use crate::format::manifest::HexId;
 use crate::format::placement::{Placement, placed};
 pub use crate::format::version::ObjectVersion;
@@ -21,11 +23,6 @@ const MAGIC: [u8; 4] = *b"WOBJ";
 
 /// Bytes of the header before its tables.
 pub const FIXED_BYTES: usize = 208;
-const FRAME_ENTRY_BYTES: usize = 16;
-const EXTENT_ENTRY_BYTES: usize = 16;
-const STREAM_ENTRY_BYTES: usize = 16;
-const SOURCE_ENTRY_BYTES: usize = 24;
-const SUM_BYTES: usize = 4;
 /// Where the header checksum begins to cover: after magic, version, kind and the checksum itself.
 const CRC_FROM: usize = 12;
 /// Where the digest stands in the fixed part.
@@ -56,7 +53,7 @@ impl Encoding {
             (None, _) => ObjectVersion::V1,
             (Some(_), ObjectKind::Checkpoint) => ObjectVersion::V2,
             (_, ObjectKind::Gc) if weir_device::mutant("copies_of_newest_version") => {
-                ObjectVersion::V3
+                ObjectVersion::V4
             }
             (Some(_), ObjectKind::Data | ObjectKind::Gc) => self.version.max(ObjectVersion::V2),
         }
@@ -221,8 +218,10 @@ pub struct ObjectHeader {
     pub streams: Vec<VolumeId>,
     /// One source per extent of a gc object.
     pub sources: Vec<GcSource>,
-    /// Checksums of the blocks of raw frames, frame by frame. From version 3 on, unless the object is encrypted.
+    /// Checksums of the blocks of frames, frame by frame. From version 3 on, unless the object is encrypted.
     pub sums: Vec<u32>,
+    /// Bytes that the blocks of frames take which are compressed one by one, frame by frame. From version 4 on.
+    pub lens: Vec<u16>,
 }
 
 /// Everything of a header but what the encoder computes.
@@ -328,11 +327,11 @@ pub fn encode(
     );
     let version = encoding.version_of(&spec);
     let raw_frames = match version {
-        ObjectVersion::V3 => cut_frames(&placed(&spec.extents, payload)),
+        ObjectVersion::V3 | ObjectVersion::V4 => cut_frames(&placed(&spec.extents, payload)),
         ObjectVersion::V1 | ObjectVersion::V2 => cut_frames(payload),
     };
     let object_key = key.map(|key| object_key(key, &spec.id, &spec.salt));
-    let (frames, sums, mut parts) =
+    let (frames, BlockTables { sums, lens }, mut parts) =
         encode_frames(&spec.id, &raw_frames, encoding.compression, version, object_key.as_ref());
     let mut header = ObjectHeader {
         version,
@@ -351,29 +350,32 @@ pub fn encode(
         streams: spec.streams,
         sources: spec.sources,
         sums,
+        lens,
     };
     header.check(&Reader::new(WHAT, &[]))?;
     parts[0] = Bytes::from(header.encode(object_key.as_ref()));
     Ok(EncodedObject { header, parts, frames: raw_frames })
 }
 
-/// Frames, the checksums of their blocks, and what is stored of them, behind an empty part for the header.
+/// Frames, what the header has of their blocks, and what is stored of them, behind an empty part for the header.
 fn encode_frames(
     id: &ObjectId,
     raw_frames: &[Vec<Bytes>],
     compression: Compression,
     version: ObjectVersion,
     key: Option<&SealKey>,
-) -> (Vec<Frame>, Vec<u32>, Vec<Bytes>) {
-    let shrinks = frame::sample_shrinks(raw_frames, compression);
-    let compression = if shrinks { compression } else { Compression::None };
-    let making = Making { compression, key, in_blocks: version >= ObjectVersion::V3 };
-    let (mut sums, mut parts) = (Vec::new(), vec![Bytes::new()]);
+) -> (Vec<Frame>, BlockTables, Vec<Bytes>) {
+    let (in_blocks, packs) = (version >= ObjectVersion::V3, version >= ObjectVersion::V4);
+    let mut making = Making { compression, key, in_blocks, packs };
+    if !frame::sample_shrinks(raw_frames, making) {
+        making.compression = Compression::None;
+    }
+    let (mut tables, mut parts) = (BlockTables::default(), vec![Bytes::new()]);
     let frames = (0..).zip(raw_frames);
     let frames =
-        frames.map(|(index, raw)| frame::encode(id, index, raw, making, &mut parts, &mut sums));
+        frames.map(|(index, raw)| frame::encode(id, index, raw, making, &mut parts, &mut tables));
     let frames = frames.collect();
-    (frames, sums, parts)
+    (frames, tables, parts)
 }
 
 impl ObjectHeader {
@@ -386,12 +388,7 @@ impl ObjectHeader {
     /// Bytes of the encoded header, where the frames begin.
     #[must_use]
     pub fn header_len(&self) -> u64 {
-        let tables = (FIXED_BYTES
-            + self.frames.len() * FRAME_ENTRY_BYTES
-            + self.extents.len() * EXTENT_ENTRY_BYTES
-            + self.streams.len() * STREAM_ENTRY_BYTES
-            + self.sources.len() * SOURCE_ENTRY_BYTES
-            + self.sums.len() * SUM_BYTES) as u64;
+        let tables = (FIXED_BYTES + self.tables_len()) as u64;
         // Blocks in pages of their own, where there are enough of them: a cold one is one page to read, not two.
         let in_pages = self.sums.len() * BLOCK_BYTES as usize >= FRAME_BYTES as usize;
         if in_pages { tables.next_multiple_of(BLOCK_BYTES.into()) } else { tables }
@@ -401,24 +398,6 @@ impl ObjectHeader {
     #[must_use]
     pub fn placement(&self) -> Placement {
         Placement::of(self.version, &self.extents)
-    }
-
-    /// What is known of the blocks of frame `index`, of which `sums` checksums come before.
-    pub(crate) fn blocks_from(&self, index: usize, sums: usize) -> Blocks<'_> {
-        let frame = &self.frames[index];
-        match self.sealed {
-            _ if self.version < ObjectVersion::V3 || frame.codec != Codec::Raw => Blocks::None,
-            Some(_) => Blocks::Sealed,
-            None => Blocks::Plain(&self.sums[sums..sums + blocks::count(frame.raw_len) as usize]),
-        }
-    }
-
-    /// What is known of the blocks of frame `index`.
-    #[must_use]
-    pub fn blocks(&self, index: usize) -> Blocks<'_> {
-        let raw = self.frames[..index].iter().filter(|frame| frame.codec == Codec::Raw);
-        let before = raw.map(|frame| blocks::count(frame.raw_len) as usize).sum();
-        self.blocks_from(index, before)
     }
 
     fn encode(&mut self, key: Option<&SealKey>) -> Vec<u8> {
@@ -462,34 +441,6 @@ impl ObjectHeader {
         out[8..12].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(out.len(), header_len as usize, "the header is as long as it says");
         out
-    }
-
-    fn encode_tables(&self, out: &mut Vec<u8>) {
-        for frame in &self.frames {
-            out.extend_from_slice(&frame.stored_len.to_le_bytes());
-            out.extend_from_slice(&frame.raw_len.to_le_bytes());
-            out.extend_from_slice(&frame.crc.to_le_bytes());
-            out.extend_from_slice(&[frame.codec.code(), 0, 0, 0]);
-        }
-        for extent in &self.extents {
-            assert!(extent.len > 0 && extent.len < 1 << 56, "an extent's length takes 56 bits");
-            out.extend_from_slice(&extent.offset.to_le_bytes());
-            let word = extent.len | u64::from(extent.kind.code()) << 56;
-            out.extend_from_slice(&word.to_le_bytes());
-        }
-        for stream in &self.streams {
-            out.extend_from_slice(&stream.0);
-        }
-        for source in &self.sources {
-            out.extend_from_slice(&source.stream.to_le_bytes());
-            out.extend_from_slice(&source.payload_offset.to_le_bytes());
-            out.extend_from_slice(&source.seq.0.to_le_bytes());
-            out.extend_from_slice(&source.epoch.0.to_le_bytes());
-        }
-        for sum in &self.sums {
-            out.extend_from_slice(&sum.to_le_bytes());
-        }
-        out.resize(usize_of(self.header_len()), 0);
     }
 
     /// Length of the whole header, from its first [`FIXED_BYTES`].
@@ -576,6 +527,7 @@ impl ObjectHeader {
             streams: Vec::new(),
             sources: Vec::new(),
             sums: Vec::new(),
+            lens: Vec::new(),
         };
         header.decode_tables(&mut reader, frame_count, extent_count, stream_count)?;
         header.check(&reader)?;
@@ -619,101 +571,6 @@ impl ObjectHeader {
         Ok((header, Some(key)))
     }
 
-    fn decode_tables(
-        &mut self,
-        reader: &mut Reader<'_>,
-        frames: usize,
-        extents: usize,
-        streams: usize,
-    ) -> Result<(), DecodeError> {
-        let sources = if self.kind == ObjectKind::Gc { extents } else { 0 };
-        self.decode_frames(reader, frames)?;
-        let sums = self.sums_needed();
-        let need = extents * EXTENT_ENTRY_BYTES
-            + streams * STREAM_ENTRY_BYTES
-            + sources * SOURCE_ENTRY_BYTES
-            + sums * SUM_BYTES;
-        if reader.remaining() < need {
-            return Err(reader.field("header_len", need as u64));
-        }
-        for _ in 0..extents {
-            let (offset, word) = (reader.u64()?, reader.u64()?);
-            let [.., code] = word.to_le_bytes();
-            let kind =
-                ExtentKind::from_code(code).ok_or_else(|| reader.field("extent kind", word))?;
-            self.extents.push(ObjectExtent { offset, len: word & ((1 << 56) - 1), kind });
-        }
-        for _ in 0..streams {
-            self.streams.push(VolumeId(reader.array()?));
-        }
-        for _ in 0..sources {
-            let (stream, payload_offset) = (reader.u32()?, reader.u32()?);
-            let (seq, epoch) = (ObjectSeq(reader.u64()?), Epoch(reader.u64()?));
-            self.sources.push(GcSource { stream, payload_offset, seq, epoch });
-        }
-        for _ in 0..sums {
-            self.sums.push(reader.u32()?);
-        }
-        let need = reader.position() + reader.remaining();
-        let padding = reader.take(reader.remaining())?;
-        if need as u64 != self.header_len() {
-            return Err(reader.field("header_len", need as u64));
-        }
-        match padding.iter().find(|byte| **byte != 0) {
-            Some(byte) => Err(reader.field("padding", (*byte).into())),
-            None => Ok(()),
-        }
-    }
-
-    fn decode_frames(&mut self, reader: &mut Reader<'_>, frames: usize) -> Result<(), DecodeError> {
-        let tag_len = if self.sealed.is_some() { u32_of(TAG_BYTES) } else { 0 };
-        for _ in 0..frames {
-            let (stored_len, raw_len, crc) = (reader.u32()?, reader.u32()?, reader.u32()?);
-            let [code, ..] = reader.array::<4>()?;
-            let codec = Codec::from_code(code).ok_or_else(|| reader.field("codec", code.into()))?;
-            let wrong = reader.field("frame length", stored_len.into());
-            if raw_len == 0 || raw_len > FRAME_BYTES {
-                return Err(wrong);
-            }
-            let fits = if self.version >= ObjectVersion::V3 && codec == Codec::Raw {
-                let sealed_len = blocks::sealed_len(raw_len);
-                stored_len == if self.sealed.is_some() { sealed_len } else { raw_len }
-            } else {
-                let stored = stored_len.saturating_sub(tag_len);
-                stored <= raw_len && stored > 0
-            };
-            if !fits {
-                return Err(wrong);
-            }
-            self.frames.push(Frame { stored_len, raw_len, crc, codec });
-        }
-        Ok(())
-    }
-
-    /// How many blocks have a checksum in the header.
-    fn sums_needed(&self) -> usize {
-        if self.version < ObjectVersion::V3 || self.sealed.is_some() {
-            return 0;
-        }
-        let raw = self.frames.iter().filter(|frame| frame.codec == Codec::Raw);
-        raw.map(|frame| blocks::count(frame.raw_len) as usize).sum()
-    }
-
-    /// The checksum of a frame covers those of its blocks.
-    fn check_sums(&self, reader: &Reader<'_>) -> Result<(), DecodeError> {
-        let mut before = 0;
-        for (index, frame) in self.frames.iter().enumerate() {
-            let Blocks::Plain(sums) = self.blocks_from(index, before) else { continue };
-            before += sums.len();
-            let computed = frame::crc_of_sums(&self.id, u32_of(index), frame, sums);
-            // The fuzzer must get behind the checksum.
-            if computed != frame.crc && !cfg!(fuzzing) {
-                return Err(reader.field("checksum of a frame", index as u64));
-            }
-        }
-        Ok(())
-    }
-
     /// What one table says must agree with the others before anything is built on it.
     fn check(&self, reader: &Reader<'_>) -> Result<(), DecodeError> {
         let full = self.frames.len().saturating_sub(1);
@@ -724,7 +581,7 @@ impl ObjectHeader {
         if payload > PAYLOAD_BYTES_MAX.into() {
             return Err(reader.field("payload length", payload));
         }
-        self.check_sums(reader)?;
+        self.check_blocks(reader)?;
         let mut end = 0_u64;
         let mut data = 0_u64;
         for extent in &self.extents {

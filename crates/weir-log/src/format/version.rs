@@ -1,6 +1,7 @@
 //! Versions of the format of objects.
 
 use crate::format::DecodeError;
+use crate::format::frame::Codec;
 
 /// Version of the format of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -10,19 +11,22 @@ pub enum ObjectVersion {
     /// With one. Checkpoints are still of it.
     V2,
     /// Raw frames in blocks, and extents that keep their place modulo 4 KiB.
-    #[default]
     V3,
+    /// Compressed frames in blocks as well, where they are read so.
+    #[default]
+    V4,
 }
 
 impl ObjectVersion {
     /// The newest that this code reads.
-    const NEWEST: Self = Self::V3;
+    const NEWEST: Self = Self::V4;
 
     pub(super) fn code(self) -> u16 {
         match self {
             Self::V1 => 1,
             Self::V2 => 2,
             Self::V3 => 3,
+            Self::V4 => 4,
         }
     }
 
@@ -31,11 +35,21 @@ impl ObjectVersion {
         (self >= Self::V3).then(|| self.code().into())
     }
 
+    /// Whether a frame of this codec is read in blocks.
+    pub(crate) fn has_blocks(self, codec: Codec) -> bool {
+        match codec {
+            Codec::Raw => self >= Self::V3,
+            Codec::Lz4Blocks => true,
+            Codec::Lz4 | Codec::Zstd => false,
+        }
+    }
+
     pub(super) fn from_code(code: u16) -> Result<Self, DecodeError> {
         match code {
             1 => Ok(Self::V1),
             2 => Ok(Self::V2),
             3 => Ok(Self::V3),
+            4 => Ok(Self::V4),
             _ => {
                 let (found, known) = (code.into(), Self::NEWEST.code().into());
                 Err(DecodeError::Version { what: "object header", found, known })

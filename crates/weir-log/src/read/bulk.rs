@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_frame_of_the_local_disk_is_copied_if_the_object_says_that_it_is_its_own() {
-        for version in [ObjectVersion::V2, ObjectVersion::V3] {
+        for version in [ObjectVersion::V2, ObjectVersion::V3, ObjectVersion::V4] {
             let mut spec = spec_of(ObjectKind::Data, Some(OPENING));
             let len = payload().len() as u64;
             spec.extents = vec![ObjectExtent { offset: 0, len, kind: ExtentKind::Data }];

@@ -5,16 +5,18 @@ use weir_seal::SealKey;
 use crate::format::blocks::{self, BlockRange, Blocks};
 use crate::format::frame::{Codec, Frame};
 use crate::format::object::{ObjectHeader, ObjectVersion};
+use crate::format::packed::Packed;
 use crate::limits::FRAME_BYTES;
 
-/// Where the frames of one object are, and what they are verified by: 24 bytes per frame, and 4 per block of a raw one
-/// that is not encrypted, which makes 1.4 GiB for a TiB of full objects.
+/// Where the frames of one object are, and what they are verified by: 28 bytes per frame; 4 per block of one that is
+/// read in blocks and not encrypted; and 2 per block of one whose blocks are compressed. That makes 1.4 GiB for a TiB
+/// of full objects, and 1.9 where everything is compressed.
 #[derive(Debug)]
 pub struct FrameTable {
     frames: Box<[Entry]>,
     sums: Box<[u32]>,
-    /// Whether raw frames are read in blocks.
-    in_blocks: bool,
+    lens: Box<[u16]>,
+    version: ObjectVersion,
     /// Of the object, if it is encrypted.
     pub(super) key: Option<SealKey>,
 }
@@ -29,6 +31,8 @@ struct Entry {
     codec: Codec,
     /// Its first checksum in the table, if its blocks have any.
     first_sum: u32,
+    /// Its first length of a block in the table, if its blocks are compressed one by one.
+    first_len: u32,
 }
 
 /// A frame: where it is, and what it is verified by.
@@ -58,45 +62,63 @@ impl FrameTable {
     /// Of an object without frames.
     #[cfg(test)]
     pub(crate) fn empty() -> Self {
-        Self { frames: Box::default(), sums: Box::default(), in_blocks: false, key: None }
+        Self {
+            frames: Box::default(),
+            sums: Box::default(),
+            lens: Box::default(),
+            version: ObjectVersion::V1,
+            key: None,
+        }
     }
 
     pub(super) fn of(header: &ObjectHeader, key: Option<SealKey>) -> Self {
         let mut at = u32::try_from(header.header_len()).expect("a header has at most 4 MiB");
-        let mut sum = 0;
+        let (mut first_sum, mut first_len) = (0, 0);
         let has_sums = !header.sums.is_empty();
+        let version = match header.version {
+            ObjectVersion::V2 if weir_device::mutant("version_2_read_in_blocks") => {
+                ObjectVersion::V3
+            }
+            version => version,
+        };
+        let all_sums = weir_device::mutant("sums_counted_for_compressed_frames");
+        let all_lens = weir_device::mutant("lengths_counted_for_raw_frames");
         let place = |frame: &Frame| {
             let Frame { stored_len, raw_len, crc, codec } = *frame;
-            let entry = Entry { at, stored_len, raw_len, crc, codec, first_sum: sum };
+            let entry = Entry { at, stored_len, raw_len, crc, codec, first_sum, first_len };
             at += stored_len;
-            let all = weir_device::mutant("sums_counted_for_compressed_frames");
-            if has_sums && (codec == Codec::Raw || all) {
-                sum += blocks::count(raw_len);
+            if has_sums && (version.has_blocks(codec) || all_sums) {
+                first_sum += blocks::count(raw_len);
+            }
+            if codec == Codec::Lz4Blocks || all_lens {
+                first_len += blocks::count(raw_len);
             }
             entry
         };
         Self {
             frames: header.frames.iter().map(place).collect(),
             sums: header.sums.as_slice().into(),
-            in_blocks: header.version >= ObjectVersion::V3
-                || (header.version == ObjectVersion::V2
-                    && weir_device::mutant("version_2_read_in_blocks")),
+            lens: header.lens.as_slice().into(),
+            version,
             key,
         }
     }
 
     pub(super) fn frame(&self, index: u32) -> Option<FramePlace<'_>> {
         let entry = self.frames.get(index as usize)?;
-        let Entry { at, stored_len, raw_len, crc, codec, first_sum } = *entry;
-        let blocks = match (&self.key, codec) {
-            (_, Codec::Lz4 | Codec::Zstd) => Blocks::None,
-            _ if !self.in_blocks => Blocks::None,
-            (Some(_), Codec::Raw) => Blocks::Sealed,
-            (None, Codec::Raw) => {
-                let first = first_sum as usize;
-                let count = blocks::count(raw_len) as usize;
-                Blocks::Plain(self.sums.get(first..first + count)?)
-            }
+        let Entry { at, stored_len, raw_len, crc, codec, first_sum, first_len } = *entry;
+        let count = blocks::count(raw_len) as usize;
+        let blocks = match (codec, &self.key) {
+            _ if !self.version.has_blocks(codec) => Blocks::None,
+            (Codec::Lz4Blocks, key) => Blocks::Packed(Packed {
+                lens: part_of(&self.lens, first_len, count)?,
+                sums: match key {
+                    Some(_) => None,
+                    None => Some(part_of(&self.sums, first_sum, count)?),
+                },
+            }),
+            (_, Some(_)) => Blocks::Sealed,
+            (_, None) => Blocks::Plain(part_of(&self.sums, first_sum, count)?),
         };
         let frame = Frame { stored_len, raw_len, crc, codec };
         Some(FramePlace { index, at: at.into(), frame, blocks })
@@ -109,12 +131,17 @@ impl FrameTable {
 
     /// Bytes of memory that it takes.
     pub(super) fn bytes(&self) -> u64 {
-        let bytes = size_of::<Self>() + size_of_val(&*self.frames) + size_of_val(&*self.sums);
-        bytes as u64
+        let tables =
+            size_of_val(&*self.frames) + size_of_val(&*self.sums) + size_of_val(&*self.lens);
+        (size_of::<Self>() + tables) as u64
     }
 }
 
-const _: () = assert!(size_of::<Entry>() == 24 && FRAME_BYTES <= 64 << 10);
+fn part_of<T>(table: &[T], first: u32, count: usize) -> Option<&[T]> {
+    table.get(first as usize..first as usize + count)
+}
+
+const _: () = assert!(size_of::<Entry>() == 28 && FRAME_BYTES <= 64 << 10);
 
 #[cfg(test)]
 mod tests {
@@ -130,17 +157,21 @@ mod tests {
     /// Index of the raw one.
     const RAW: u32 = 7;
 
-    /// Frames that compress, and then one that does not.
+    /// The one behind it.
+    const LAST: u32 = RAW + 1;
+
+    /// Frames that compress, one that does not, and one more that does.
     fn payload() -> Bytes {
         let mut random = splitmix(7);
         let zeroes = vec![0; (RAW * FRAME_BYTES) as usize];
         let noise = (0..FRAME_BYTES / 8).flat_map(|_| random().to_le_bytes());
-        zeroes.into_iter().chain(noise).collect()
+        let after = vec![1; FRAME_BYTES as usize];
+        zeroes.into_iter().chain(noise).chain(after).collect()
     }
 
     fn of_version(version: ObjectVersion) -> (ObjectHeader, Bytes) {
         let mut spec = spec_of(ObjectKind::Data, Some(OPENING));
-        let len = u64::from((RAW + 1) * FRAME_BYTES);
+        let len = u64::from((LAST + 1) * FRAME_BYTES);
         spec.extents = vec![ObjectExtent { offset: 0, len, kind: ExtentKind::Data }];
         let encoding = Encoding { compression: Compression::Lz4, version };
         let encoded = object::encode(spec, &[payload()], encoding, None).expect("encoded");
@@ -148,20 +179,38 @@ mod tests {
         (ObjectHeader::decode(&bytes).expect("readable"), bytes)
     }
 
+    /// The blocks of a frame, one by one, are what the frame is.
+    fn read_in_blocks(table: &FrameTable, header: &ObjectHeader, bytes: &Bytes, index: u32) {
+        let place = table.frame(index).expect("nine frames");
+        for block in 0..16 {
+            let range = BlockRange { first: block, last: block };
+            let part = place.part(range).expect("in blocks");
+            let stored = bytes.slice(to_usize(part.start)..to_usize(part.end));
+            let of = (index, &place.frame);
+            let decoded = blocks::decode(&header.id, of, place.blocks, range, None, stored);
+            let begin = (index * FRAME_BYTES + block * 4096) as usize;
+            assert_eq!(decoded.expect("intact"), payload()[begin..begin + 4096], "{block}");
+        }
+    }
+
     #[test]
     fn raw_frames_of_version_3_are_read_in_blocks_and_no_others() {
         let (header, bytes) = of_version(ObjectVersion::V3);
         let table = FrameTable::of(&header, None);
-        let [packed, raw] = [0, RAW].map(|index| table.frame(index).expect("eight frames"));
+        let packed = table.frame(0).expect("nine frames");
         assert_eq!((packed.blocks, packed.frame.codec), (Blocks::None, Codec::Lz4));
-        for block in 0..16 {
-            let range = BlockRange { first: block, last: block };
-            let part = raw.part(range).expect("in blocks");
-            let stored = bytes.slice(to_usize(part.start)..to_usize(part.end));
-            let place = (RAW, &raw.frame);
-            let decoded = blocks::decode(&header.id, place, raw.blocks, range, None, stored);
-            let begin = (RAW * FRAME_BYTES + block * 4096) as usize;
-            assert_eq!(decoded.expect("intact"), payload()[begin..begin + 4096], "{block}");
+        read_in_blocks(&table, &header, &bytes, RAW);
+    }
+
+    #[test]
+    fn all_frames_of_version_4_are_read_in_blocks() {
+        let (header, bytes) = of_version(ObjectVersion::V4);
+        let table = FrameTable::of(&header, None);
+        let codecs =
+            [0, RAW, LAST].map(|index| table.frame(index).expect("nine frames").frame.codec);
+        assert_eq!(codecs, [Codec::Lz4Blocks, Codec::Raw, Codec::Lz4Blocks]);
+        for index in 0..=LAST {
+            read_in_blocks(&table, &header, &bytes, index);
         }
     }
 
@@ -170,7 +219,7 @@ mod tests {
         let (header, bytes) = of_version(ObjectVersion::V2);
         let table = FrameTable::of(&header, None);
         for index in [0, RAW] {
-            let place = table.frame(index).expect("eight frames");
+            let place = table.frame(index).expect("nine frames");
             assert_eq!(place.blocks, Blocks::None);
             let stored = bytes.slice(to_usize(place.at)..to_usize(place.end()));
             let whole = frame::decode(&header.id, index, &place.frame, place.blocks, None, stored);

@@ -9,7 +9,7 @@ use tokio::task::LocalSet;
 use weir_device::VolumeId;
 use weir_disk::sim::CopyAs;
 use weir_journal::{Epoch, WriteNumber};
-use weir_log::format::manifest::{HexId, Manifest};
+use weir_log::format::manifest::HexId;
 use weir_log::format::object::{self, Encoding, ExtentKind, ObjectExtent, ObjectKind, ObjectSpec};
 use weir_log::{
     BatchLimits, LogError, LogVolume, ObjectId, ObjectSeq, OpenArgs, RefusalReason, Takeover,
@@ -18,7 +18,7 @@ use weir_log::{
 use weir_store::Chance;
 
 use crate::support::{
-    Backup, Host, LEASE, expect_bytes, flush, name, open_and_cut_off, run, write,
+    Backup, Host, LEASE, expect_bytes, flush, name, newest_manifest, open_and_cut_off, run, write,
 };
 
 /// A host whose batches become objects only when that is asked for.
@@ -33,13 +33,6 @@ fn reason_of(error: LogError) -> RefusalReason {
         LogError::JournalRefused { refusal, .. } => refusal.reason,
         other => panic!("another reason: {other}"),
     }
-}
-
-async fn newest_manifest(host: &Host) -> Manifest {
-    let listed = host.open_store.list(&format!("{}/manifest/", host.id), None).await;
-    let newest = listed.expect("listed").pop().expect("there is one");
-    serde_json::from_slice(&host.open_store.get(&newest.key).await.expect("read"))
-        .expect("a manifest")
 }
 
 /// D1: A's store is set back while A is away; B goes on in it and closes; then A comes back.

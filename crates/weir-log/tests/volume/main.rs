@@ -17,6 +17,7 @@ mod history;
 mod leases;
 mod openings;
 mod pacing;
+mod packed;
 mod rename;
 mod repair;
 mod replicas;

@@ -17,6 +17,7 @@ use weir_device::{
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_journal::JournalConfig;
 use weir_log::catalog::VolumeName;
+use weir_log::format::manifest::Manifest;
 use weir_log::{
     BatchLimits, CheckOptions, CheckpointLimits, FixedKeys, Keys, LeaseSettings, LogError,
     LogVolume, MemoryFrameCache, NodeLease, OpenArgs, OpenReport, SnapshotView, Takeover,
@@ -380,6 +381,14 @@ impl Backup {
 /// Key of one of the volume's objects in the store.
 pub(crate) fn object_key(host: &Host, sequence: u64, epoch: u64) -> String {
     format!("{}/log/{sequence:016x}-{epoch:016x}", host.id)
+}
+
+/// The newest version of the volume's manifest in the store.
+pub(crate) async fn newest_manifest(host: &Host) -> Manifest {
+    let listed = host.open_store.list(&format!("{}/manifest/", host.id), None).await;
+    let newest = listed.expect("listed").pop().expect("there is one");
+    serde_json::from_slice(&host.open_store.get(&newest.key).await.expect("read"))
+        .expect("a manifest")
 }
 
 /// Keys of the volume's objects in the store.

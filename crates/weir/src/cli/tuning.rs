@@ -88,9 +88,9 @@ pub(crate) struct Tuning {
 /// How objects are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Compression {
-    /// Fast.
+    /// Fast; in a directory each 4 KiB by itself, so that small reads are fast.
     Lz4,
-    /// Smaller.
+    /// Smaller; 64 KiB at a time.
     Zstd,
     /// Not at all.
     None,
