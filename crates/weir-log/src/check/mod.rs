@@ -449,9 +449,8 @@ fn damage_of(error: LogError) -> Result<(Option<ObjectId>, String), LogError> {
         LogError::Store(StoreError::NotFound { place, .. }) => {
             Ok((ObjectId::parse_key(&place.key), "it is missing".to_owned()))
         }
-        LogError::Inconsistent { .. } | LogError::Json { .. } | LogError::FormatTooNew { .. } => {
-            Ok((None, message))
-        }
+        LogError::Inconsistent { .. } | LogError::Json { .. } => Ok((None, message)),
+        // What a newer program wrote is not damaged.
         other => Err(other),
     }
 }

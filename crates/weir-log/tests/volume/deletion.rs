@@ -7,7 +7,7 @@ use weir_device::{ErrorKind, SharedBuf};
 use weir_disk::OpenMode;
 use weir_disk::sim::CopyAs;
 use weir_log::catalog::{self, DeleteConsent};
-use weir_log::{Closed, JOURNAL_FILE, LogError, Takeover, VolumeState};
+use weir_log::{CheckOptions, Closed, JOURNAL_FILE, LogError, Takeover, VolumeState, check};
 use weir_store::Chance;
 
 use crate::support::{
@@ -191,6 +191,20 @@ fn a_deletion_that_began_stays_one_though_a_clone_shows_up() {
         assert_eq!(shown.summary.state, VolumeState::Deleted, "objects are gone");
         let closed = host.try_open(|_| {}).await.expect_err("it is deleted");
         assert!(matches!(closed, LogError::Deleted { .. }), "{closed}");
+    });
+}
+
+#[test]
+fn a_volume_of_a_newer_program_cannot_be_checked_and_is_not_called_damaged() {
+    run(async {
+        let host = Host::new().await;
+        let manifest = newest(&host, &format!("{}/manifest/", host.id)).await;
+        replace(&host, &manifest, b"{\"format\": 4000000}").await;
+        let (of, options) = ((host.id, &host.keys), CheckOptions::default());
+        let checked = check(&host.store, &host.env, of, &options, |_| {}).await;
+        let refused = checked.map(drop).expect_err("nothing is known of it");
+        assert_eq!(refused.kind(), ErrorKind::Unsupported);
+        assert!(refused.to_string().contains("use a newer Weir"), "{refused}");
     });
 }
 
