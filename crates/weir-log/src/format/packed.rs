@@ -6,10 +6,11 @@ use bytes::Bytes;
 use lz4_flex::block::{
     CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size,
 };
+use smallvec::SmallVec;
 use weir_seal::{SealKey, TAG_BYTES};
 
 use crate::format::DecodeError;
-use crate::format::blocks::{self, BLOCK, BlockRange, Identity, WHAT};
+use crate::format::blocks::{self, BLOCK, BLOCKS_PER_FRAME, BlockRange, Identity, WHAT};
 use crate::format::frame::{Frame, shrinks_enough};
 use crate::limits::BLOCK_BYTES;
 
@@ -21,6 +22,9 @@ pub struct Packed<'a> {
     /// A checksum for each; nothing where each is sealed.
     pub sums: Option<&'a [u32]>,
 }
+
+/// What is stored of each of some blocks.
+type Cut<'a> = SmallVec<[&'a [u8]; BLOCKS_PER_FRAME as usize]>;
 
 /// The blocks of a frame whose bytes are `raw`, compressed, one behind the other. How many bytes each takes is added to
 /// `lens`. Nothing where the frame does not shrink by an eighth.
@@ -104,7 +108,7 @@ impl Packed<'_> {
     }
 
     /// What is stored of each of the blocks of `range`, which is all that `stored` holds.
-    fn cut(self, range: BlockRange, stored: &[u8]) -> Result<Vec<&[u8]>, DecodeError> {
+    fn cut(self, range: BlockRange, stored: &[u8]) -> Result<Cut<'_>, DecodeError> {
         let (from, to) = self.stored(range).ok_or_else(|| outside(range))?;
         let (have, need) = (stored.len() as u64, u64::from(to - from));
         if have != need {
