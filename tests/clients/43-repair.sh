@@ -84,3 +84,13 @@ refuse "a limit that comes to no end" "too few for a check" "$weir" volume check
 refuse "a file that is no record is left alone" "no record of a check" "$weir" volume check demo --resume "$work/other"
 start
 check "served again" io "read 0 16M"
+stop
+manifest=$(find "$WEIR_DATA_DIR" -path '*/manifest/*.json' | sort | tail -1)
+cp "$manifest" "$work/manifest"
+sed -i 's/"size": [0-9]*/"size": 1/' "$manifest"
+check "a damaged manifest is found" says 'one thing is damaged' volume check demo
+"$weir" volume repair demo --yes >"$work/out" 2>&1
+check "and a repair that cannot mend it says so" test $? = 3
+check "with what can be done" grep -q 'put what the store has of demo back from a backup' "$work/out"
+cp "$work/manifest" "$manifest"
+check "put back, it is whole" "$weir" volume check demo

@@ -144,11 +144,12 @@ impl Default for VolumeOptions {
 }
 
 impl VolumeOptions {
-    /// How objects are written to a store. Blocks that are compressed one by one take more room, and they are read one
-    /// by one only where a request costs less than bytes.
-    pub(crate) fn encoding(&self, store: &Store) -> Encoding {
+    /// How the objects of a volume are written to a store. Blocks that are compressed one by one take more room, and
+    /// they are read one by one only where a request costs less than bytes. Of an encrypted volume their lengths, which
+    /// anybody may read, would say too much.
+    pub(crate) fn encoding(&self, store: &Store, is_encrypted: bool) -> Encoding {
         let is_cheap = store.requests_are_cheap() || weir_device::mutant("packed_for_any_store");
-        let packs = self.compression == Compression::Lz4 && is_cheap;
+        let packs = self.compression == Compression::Lz4 && is_cheap && !is_encrypted;
         let version = match packs {
             true => self.object_version,
             false => self.object_version.min(ObjectVersion::V3),

@@ -3,7 +3,7 @@
 
 Needs the packages blake3, cryptography and lz4. Run in its directory, it prints what the files hold:
     ./objects.py object > v3/object.hex; ./objects.py large > v3/large.txt
-    ./objects.py packed > v4/object.hex; ./objects.py sealed > v4/sealed.hex
+    ./objects.py packed > v4/object.hex
 """
 
 import hashlib
@@ -112,13 +112,13 @@ def main():
     if sys.argv[1] == "object":
         wrapped(encoded([(4096, 5, DATA), (8192, 1 << 20, DISCARD)], b"water", False))
         return
-    if sys.argv[1] in ("packed", "sealed"):
+    if sys.argv[1] == "packed":
         # Two blocks that shrink, and one, of an odd write, that does not. A run that ends before its block does: where
         # one goes on to the end, compressors differ in how much of it they leave.
         odd = hashlib.sha256(b"water").digest()
         data = odd + (b"water" * 816 + odd[:16]) * 2
         extents = [(4096, len(odd), DATA), (8192, 8192, DATA), (65536, 1 << 20, DISCARD)]
-        wrapped(encoded(extents, data, sys.argv[1] == "sealed", 4))
+        wrapped(encoded(extents, data, False, 4))
         return
     extents = [(0, 102400, DATA), (200704, 512, DATA), (401408, 40960, DATA)]
     data = bytes(at % 251 for at in range(sum(length for _, length, _ in extents)))

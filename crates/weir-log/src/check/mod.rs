@@ -17,7 +17,7 @@ use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::collect::garbage::Garbage;
 use crate::error::LogError;
-use crate::format::frame;
+use crate::format::frame::{self, Look};
 use crate::format::manifest::{Manifest, Origin, VolumeState};
 use crate::format::object::ObjectHeader;
 use crate::ids::{ObjectId, ObjectSeq};
@@ -515,7 +515,7 @@ pub(crate) async fn examine(
             }
             Err(error) => return Err(error.into()),
         };
-        match verify(id, volume_key.as_ref(), &bytes) {
+        match verify(id, volume_key.as_ref(), &bytes, Depth::Decode)? {
             // What was damaged on its way only is whole the next time.
             Some(_) if attempt < DAMAGED_ATTEMPTS_MAX => {}
             found => return Ok((bytes.len() as u64, found)),
@@ -523,20 +523,46 @@ pub(crate) async fn examine(
     }
 }
 
-/// What is wrong with the bytes of an object, if anything is, as far as can be told without a key.
+/// What is wrong with the bytes of an object, if anything is, as far as its checksums say.
 pub(crate) fn problem_of(id: ObjectId, bytes: &Bytes) -> Option<String> {
-    verify(id, None, bytes).map(|wrong| wrong.problem)
+    match verify(id, None, bytes, Depth::Checksums) {
+        Ok(wrong) => wrong.map(|wrong| wrong.problem),
+        Err(error) => Some(error.to_string()),
+    }
 }
 
-fn verify(id: ObjectId, key: Option<&DataKey>, bytes: &Bytes) -> Option<Wrong> {
+/// How closely the frames of an object are looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    Checksums,
+    /// Whether they decode, unless they are encrypted and there is no key.
+    Decode,
+}
+
+/// What is wrong with the bytes of an object, if anything is. What a newer program wrote is not: it is an error.
+fn verify(
+    id: ObjectId,
+    key: Option<&DataKey>,
+    bytes: &Bytes,
+    depth: Depth,
+) -> Result<Option<Wrong>, LogError> {
     let opened = match key {
         Some(key) => ObjectHeader::open(bytes, Some(key)),
         None => ObjectHeader::decode(bytes).map(|header| (header, None)),
     };
     let (header, key) = match opened {
         Ok((header, key)) if header.id == id => (header, key),
-        Ok((header, _)) => return Some(Wrong::whole(format!("it is object {}", header.id.key()))),
-        Err(error) => return Some(Wrong::whole(error.to_string())),
+        Ok((header, _)) => {
+            return Ok(Some(Wrong::whole(format!("it is object {}", header.id.key()))));
+        }
+        Err(source) if ObjectHeader::is_of_newer_version(bytes) => {
+            return Err(LogError::Object { object: id, source });
+        }
+        Err(error) => return Ok(Some(Wrong::whole(error.to_string()))),
+    };
+    let look = match depth {
+        Depth::Decode if key.is_some() || header.sealed.is_none() => Look::Decode(key.as_ref()),
+        Depth::Decode | Depth::Checksums => Look::Checksums,
     };
     let mut wrong = Wrong { problem: String::new(), payload: Vec::new() };
     let mut at = header.header_len();
@@ -546,8 +572,7 @@ fn verify(id: ObjectId, key: Option<&DataKey>, bytes: &Bytes) -> Option<Wrong> {
         let number = u32::try_from(index).expect("bounded by the limits of an object");
         let there = |at: u64| to_usize(at).min(bytes.len());
         let stored = bytes.slice(there(at)..there(end));
-        let damage =
-            frame::damage(&id, (number, entry), header.blocks(index), key.as_ref(), &stored);
+        let damage = frame::damage(&id, (number, entry), header.blocks(index), look, &stored);
         let start = u64::from(number) * u64::from(FRAME_BYTES);
         for ((from, to), problem) in damage {
             wrong.payload.push((start + u64::from(from), start + u64::from(to)));
@@ -559,7 +584,7 @@ fn verify(id: ObjectId, key: Option<&DataKey>, bytes: &Bytes) -> Option<Wrong> {
         // Readable all the same, but not what was stored.
         wrong.problem = format!("it has {} bytes, and its header says {at}", bytes.len());
     }
-    (!wrong.problem.is_empty()).then_some(wrong)
+    Ok((!wrong.problem.is_empty()).then_some(wrong))
 }
 
 /// Objects that the map points at, or a snapshot reaches, and the store does not have.

@@ -30,16 +30,8 @@ pub enum Blocks<'a> {
     Plain(&'a [u32]),
     /// Each is sealed.
     Sealed,
-    /// Each is compressed by itself, and has a checksum or is sealed.
+    /// Each is compressed by itself, and has a checksum.
     Packed(Packed<'a>),
-}
-
-impl Blocks<'_> {
-    /// Whether each is sealed.
-    #[must_use]
-    pub fn are_sealed(self) -> bool {
-        matches!(self, Self::Sealed | Self::Packed(Packed { sums: None, .. }))
-    }
 }
 
 /// Blocks of a frame of so many bytes.
@@ -150,37 +142,6 @@ pub(super) fn verify_each<'a>(
 fn nonce(index: u32, block: u32) -> [u8; NONCE_BYTES] {
     let block = if weir_device::mutant("block_nonce_used_again") { 0 } else { block };
     counter_nonce(1 + u64::from(block), index)
-}
-
-/// Seals a block, and adds it with its tag to `out`.
-pub(super) fn seal_one(
-    key: &SealKey,
-    (index, block): (u32, u32),
-    frame: &Identity,
-    bytes: &[u8],
-    out: &mut Vec<u8>,
-) {
-    let start = out.len();
-    out.extend_from_slice(bytes);
-    let context = block_identity(frame, block, bytes.len());
-    let tag = key.seal(nonce(index, block), &context, &mut out[start..]);
-    out.extend_from_slice(&tag);
-}
-
-/// Opens a sealed block of at most 4 KiB into `room`.
-pub(super) fn open_one<'a>(
-    key: &SealKey,
-    (index, block): (u32, u32),
-    frame: &Identity,
-    stored: &[u8],
-    room: &'a mut [u8; BLOCK],
-) -> Result<&'a [u8], DecodeError> {
-    let forged = || DecodeError::Forged { what: WHAT };
-    let (sealed, tag) = stored.split_last_chunk::<TAG_BYTES>().ok_or_else(forged)?;
-    let room = room.get_mut(..sealed.len()).ok_or_else(forged)?;
-    let context = block_identity(frame, block, sealed.len());
-    key.open_into(nonce(index, block), &context, (sealed, tag), room).map_err(|_| forged())?;
-    Ok(room)
 }
 
 /// The blocks of a frame sealed one by one, each with its tag behind it.
@@ -300,9 +261,9 @@ pub fn decode(
         (Blocks::Sealed, Some(key)) => {
             Bytes::from(open(key, index, &identity, range.first, &stored)?)
         }
-        (Blocks::Packed(packed), key) if blocks.are_sealed() == key.is_some() => {
+        (Blocks::Packed(packed), None) => {
             packed.verify(&identity, range, &stored)?;
-            packed.decode((index, frame.raw_len, &identity), range, key, &stored)?
+            packed.decode((index, frame), range, &stored)?
         }
         _ => return Err(DecodeError::Forged { what: WHAT }),
     };
@@ -317,7 +278,7 @@ mod tests {
     use weir_seal::{DataKey, Purpose};
 
     use super::*;
-    use crate::format::frame::{self, BlockTables, Codec, Compression, Making};
+    use crate::format::frame::{self, BlockTables, Codec, Compression, Look, Making};
     use crate::ids::ObjectSeq;
 
     /// Three blocks and a bit, all blocks equal.
@@ -356,25 +317,28 @@ mod tests {
         fn new(index: u32, raw: &Bytes, compression: Compression, key: Option<SealKey>) -> Self {
             let (mut stored, mut tables) = (Vec::new(), BlockTables::default());
             let raw: Vec<Bytes> = raw.chunks(3001).map(Bytes::copy_from_slice).collect();
-            let making = Making { compression, key: key.as_ref(), in_blocks: true, packs: true };
+            let making =
+                Making { compression, key: key.as_ref(), in_blocks: true, packs: key.is_none() };
             let frame = frame::encode(&id(1), index, &raw, making, &mut stored, &mut tables);
             Self { frame, tables, key, stored: Bytes::from(stored.concat()) }
         }
 
-        /// Raw and compressed ones, plain and sealed.
+        /// A raw and a sealed one, and one that is compressed.
         fn all(index: u32, raw: &Bytes) -> impl Iterator<Item = Self> {
-            let kinds = [Compression::None, Compression::Lz4];
-            let kinds = kinds.into_iter().flat_map(|kind| [(kind, None), (kind, Some(key()))]);
-            kinds.map(move |(compression, key)| Self::new(index, raw, compression, key))
+            let kinds = [
+                (Compression::None, None),
+                (Compression::None, Some(key())),
+                (Compression::Lz4, None),
+            ];
+            kinds.into_iter().map(move |(kind, key)| Self::new(index, raw, kind, key))
         }
 
         fn blocks(&self) -> Blocks<'_> {
             let BlockTables { sums, lens } = &self.tables;
-            let sums = self.key.is_none().then_some(&sums[..]);
-            match (self.frame.codec, sums) {
-                (Codec::Raw, Some(sums)) => Blocks::Plain(sums),
-                (Codec::Raw, None) => Blocks::Sealed,
-                (_, sums) => Blocks::Packed(Packed { lens, sums }),
+            match (self.frame.codec, &self.key) {
+                (Codec::Raw, None) => Blocks::Plain(sums),
+                (Codec::Raw, Some(_)) => Blocks::Sealed,
+                _ => Blocks::Packed(Packed { lens, sums }),
             }
         }
 
@@ -404,7 +368,7 @@ mod tests {
                 read_alone(&made, &raw);
             }
         }
-        assert_eq!(packed, 4);
+        assert_eq!(packed, 2);
     }
 
     fn read_alone(made: &Made, raw: &Bytes) {
@@ -426,11 +390,21 @@ mod tests {
                     let holds = (range.first..=range.last).contains(&block);
                     assert_eq!(made.part(range, &bytes).is_err(), holds, "{block} in {range:?}");
                 }
-                let damage =
-                    frame::damage(&id(1), (3, frame), made.blocks(), made.key.as_ref(), &bytes);
+                let look = Look::Decode(made.key.as_ref());
+                let damage = frame::damage(&id(1), (3, frame), made.blocks(), look, &bytes);
                 let ranges: Vec<_> = damage.into_iter().map(|(range, _)| range).collect();
                 assert_eq!(ranges, [own.raw(LEN)], "and a check says so");
-                made.whole(bytes).unwrap_err();
+                made.whole(bytes.clone()).unwrap_err();
+                // Checksums alone find it as well: of blocks, or of the frame where blocks have none.
+                let found =
+                    frame::damage(&id(1), (3, frame), made.blocks(), Look::Checksums, &bytes);
+                assert!(!found.is_empty());
+                // Cut short within the block.
+                let short = stored.slice(..to as usize - 1);
+                let found = frame::damage(&id(1), (3, frame), made.blocks(), look, &short);
+                let ranges: Vec<_> = found.into_iter().map(|(range, _)| range).collect();
+                let lost = (block..4).map(|first| BlockRange { first, last: first }.raw(LEN));
+                assert_eq!(ranges, lost.collect::<Vec<_>>());
             }
         }
     }
@@ -444,8 +418,7 @@ mod tests {
         let sum: u32 = made.tables.lens.iter().map(|len| u32::from(*len)).sum();
         assert_eq!(made.frame.stored_len, sum, "nothing lies between them");
         let sealed = Made::new(3, &mixed(), Compression::Lz4, Some(key()));
-        assert_eq!(sealed.frame.stored_len, sum + 4 * 16, "a tag each");
-        assert_eq!((sealed.tables.sums, sealed.tables.lens), (vec![], made.tables.lens));
+        assert_eq!((sealed.frame.codec, sealed.tables.lens), (Codec::Lz4, vec![]));
         // A frame that shrinks by less than an eighth is raw, and has no lengths.
         let noise = mixed().slice(BLOCK..2 * BLOCK);
         let little = Bytes::from([&noise[..], &noise, &noise, &text()[..100]].concat());
@@ -482,14 +455,12 @@ mod tests {
             let others = [
                 Blocks::Plain(&[0; 4]),
                 Blocks::Sealed,
-                Blocks::Packed(Packed { lens: &lens, sums: Some(&[0; 4]) }),
-                Blocks::Packed(Packed { lens: &lens, sums: None }),
+                Blocks::Packed(Packed { lens: &lens, sums: &[0; 4] }),
                 Blocks::None,
             ];
             for other in others {
                 let kind = std::mem::discriminant(&other);
-                let sealed = (made.blocks().are_sealed(), other.are_sealed());
-                if kind != std::mem::discriminant(&made.blocks()) || sealed.0 != sealed.1 {
+                if kind != std::mem::discriminant(&made.blocks()) {
                     let key = made.key.as_ref();
                     decode(&id(1), of, other, range(1), key, block.clone()).unwrap_err();
                 }
@@ -508,47 +479,87 @@ mod tests {
     /// Lengths come out of a header, whose checksum anybody can make.
     #[test]
     fn lengths_that_are_not_those_of_the_blocks_are_refused() {
-        for key in [None, Some(key())] {
-            let made = Made::new(3, &mixed(), Compression::Lz4, key);
-            let changes: [fn(&mut Vec<u16>); 7] = [
-                |lens| lens[0] = 0,
-                |lens| lens.swap(0, 1),
-                |lens| (lens[0], lens[2]) = (lens[0] + 1, lens[2] - 1),
-                |lens| lens[3] = 101,
-                |lens| lens[1] += 1,
-                |lens| (lens[0], lens[1]) = (lens[0] - 1, lens[1] + 1),
-                |lens| lens.truncate(3),
-            ];
-            let Blocks::Packed(packed) = made.blocks() else { panic!("compressed") };
-            assert!(packed.fits(&made.frame));
-            let mut refused = 0;
-            for change in changes {
-                let mut lens = made.tables.lens.clone();
-                change(&mut lens);
-                let packed = Packed { lens: &lens, ..packed };
-                let of = (&id(1), 3, &made.frame);
-                let (blocks, key) = (Blocks::Packed(packed), made.key.as_ref());
-                frame::decode(of.0, of.1, of.2, blocks, key, made.stored.clone()).unwrap_err();
-                refused += usize::from(!packed.fits(&made.frame));
+        let made = Made::new(3, &mixed(), Compression::Lz4, None);
+        let changes: [fn(&mut Vec<u16>); 9] = [
+            |lens| lens[0] -= 1,
+            |lens| lens[0] += 1,
+            |lens| lens[0] = 0,
+            |lens| lens.swap(0, 1),
+            |lens| (lens[0], lens[2]) = (lens[0] + 1, lens[2] - 1),
+            |lens| lens[3] = 101,
+            |lens| lens[1] += 1,
+            |lens| (lens[0], lens[1]) = (lens[0] - 1, lens[1] + 1),
+            |lens| lens.truncate(3),
+        ];
+        let Blocks::Packed(packed) = made.blocks() else { panic!("compressed") };
+        assert!(packed.fits(&made.frame));
+        let mut refused = 0;
+        for change in changes {
+            let mut lens = made.tables.lens.clone();
+            change(&mut lens);
+            let packed = Packed { lens: &lens, ..packed };
+            let (blocks, stored) = (Blocks::Packed(packed), made.stored.clone());
+            frame::decode(&id(1), 3, &made.frame, blocks, None, stored).unwrap_err();
+            refused += usize::from(!packed.fits(&made.frame));
+        }
+        assert_eq!(refused, 7, "what adds up is found by the checksums");
+    }
+
+    /// Stored as it is, or as what it is compressed to: only the length tells.
+    #[test]
+    fn a_block_that_is_compressed_to_its_own_length_comes_back() {
+        let packed = |block: &[u8]| lz4_flex::block::compress(block).len();
+        let noise = mixed().slice(BLOCK..2 * BLOCK);
+        let mut found = 0;
+        for len in [100, 1000, BLOCK] {
+            let block = (0..len).map(|zeroes| {
+                let mut block = noise[..len].to_vec();
+                block[len - zeroes..].fill(0);
+                block
+            });
+            for block in block.filter(|block| packed(block) == block.len()) {
+                let raw = Bytes::from([&text()[..3 * BLOCK], &block].concat());
+                for made in Made::all(3, &raw) {
+                    assert_eq!(made.whole(made.stored.clone()).as_ref(), Ok(&raw));
+                }
+                found += 1;
             }
-            assert_eq!(refused, 5, "what adds up is found by checksum or tag");
+        }
+        assert!(found > 0);
+    }
+
+    /// A checksum says what is stored, not what it decodes to. A check finds that out.
+    #[test]
+    fn a_block_that_decodes_to_too_few_bytes_is_refused() {
+        let block = vec![0x5a; BLOCK];
+        for (len, is_whole) in [(BLOCK, true), (BLOCK - 1, false)] {
+            let stored = Bytes::from(lz4_flex::block::compress(&block[..len]));
+            let lens = [u16::try_from(stored.len()).unwrap()];
+            let identity = identity(&id(1), 3, BLOCK_BYTES, Codec::Lz4Blocks);
+            let sums = [sum_of(&identity, 0, &stored)];
+            let stored_len = u32::try_from(stored.len()).unwrap();
+            let frame = Frame { stored_len, raw_len: BLOCK_BYTES, crc: 0, codec: Codec::Lz4Blocks };
+            let packed = Packed { lens: &lens, sums: &sums };
+            assert!(packed.fits(&frame));
+            let blocks = Blocks::Packed(packed);
+            let read = frame::decode(&id(1), 3, &frame, blocks, None, stored.clone());
+            assert_eq!(read.is_ok(), is_whole, "{read:?}");
+            let damage = |look| frame::damage(&id(1), (3, &frame), blocks, look, &stored);
+            assert!(damage(Look::Checksums).is_empty());
+            assert_eq!(damage(Look::Decode(None)).is_empty(), is_whole);
         }
     }
 
     #[test]
     fn equal_blocks_of_an_object_are_sealed_into_different_bytes() {
-        for compression in [Compression::None, Compression::Lz4] {
-            let mut seen = std::collections::BTreeSet::new();
-            for index in 0..4 {
-                let made = Made::new(index, &text(), compression, Some(key()));
-                for block in 0..3 {
-                    let range = BlockRange { first: block, last: block };
-                    let (from, to) = range.stored(&made.frame, made.blocks()).expect("in blocks");
-                    let sealed = made.stored[from as usize..to as usize - TAG_BYTES].to_vec();
-                    assert!(seen.insert(sealed), "a nonce sealed two texts");
-                }
+        let mut seen = std::collections::BTreeSet::new();
+        for index in 0..4 {
+            let made = Made::new(index, &text(), Compression::None, Some(key()));
+            let whole = |block: &&[u8]| block.len() == SEALED_BLOCK;
+            for block in made.stored.chunks(SEALED_BLOCK).filter(whole) {
+                assert!(seen.insert(block[..BLOCK].to_vec()), "a nonce sealed two texts");
             }
-            assert_eq!(seen.len(), 12);
         }
+        assert_eq!(seen.len(), 12);
     }
 }

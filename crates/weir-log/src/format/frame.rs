@@ -103,7 +103,7 @@ pub(super) fn crc_of_sums(object: &ObjectId, index: u32, frame: &Frame, sums: &[
 }
 
 pub(super) fn shrinks_enough(stored: usize, raw: usize) -> bool {
-    stored <= raw - raw / 8
+    stored < raw && stored <= raw - raw / 8
 }
 
 /// Bytes of all parts together.
@@ -154,7 +154,7 @@ pub struct Making<'a> {
     pub key: Option<&'a SealKey>,
     /// Whether raw ones are verified, or sealed, block by block.
     pub in_blocks: bool,
-    /// Whether LZ4 compresses each block by itself.
+    /// Whether LZ4 compresses each block by itself, which it does in no encrypted object.
     pub packs: bool,
 }
 
@@ -188,9 +188,6 @@ pub fn encode(
         (Some((Codec::Lz4Blocks, bytes)), None) => {
             packed::sums_of(&identity, &tables.lens[lens..], &bytes, &mut tables.sums);
             stored.push(Bytes::from(bytes));
-        }
-        (Some((Codec::Lz4Blocks, bytes)), Some(key)) => {
-            stored.push(packed::seal(key, (index, &identity), &tables.lens[lens..], &bytes));
         }
         (Some((_, bytes)), None) => stored.push(Bytes::from(bytes)),
         (Some((_, bytes)), Some(key)) => stored.push(seal(key, index, &identity, bytes)),
@@ -241,10 +238,10 @@ pub fn verify(
     let identity = identity(object, index, frame.raw_len, frame.codec);
     match blocks {
         Blocks::Plain(sums) => return blocks::verify(&identity, 0, sums, stored),
-        Blocks::Packed(packed) if packed.sums.is_some() => {
+        Blocks::Packed(packed) => {
             return packed.verify(&identity, BlockRange::all(frame.raw_len), stored);
         }
-        Blocks::None | Blocks::Sealed | Blocks::Packed(_) => {}
+        Blocks::None | Blocks::Sealed => {}
     }
     let computed = frame_crc(&identity, &[stored]);
     // The fuzzer must get behind the checksum.
@@ -284,13 +281,12 @@ pub fn decode(
     stored: Bytes,
 ) -> Result<Bytes, DecodeError> {
     verify(object, index, frame, blocks, &stored)?;
-    let identity = identity(object, index, frame.raw_len, frame.codec);
     if let Blocks::Packed(packed) = blocks {
-        let range = BlockRange::all(frame.raw_len);
-        return packed.decode((index, frame.raw_len, &identity), range, key, &stored);
+        return packed.decode((index, frame), BlockRange::all(frame.raw_len), &stored);
     }
     let stored = match key {
         Some(key) if matches!(blocks, Blocks::Sealed) => {
+            let identity = identity(object, index, frame.raw_len, frame.codec);
             Bytes::from(blocks::open(key, index, &identity, 0, &stored)?)
         }
         Some(key) => open(key, object, index, frame, &stored)?,
@@ -313,26 +309,39 @@ pub fn decode(
     if raw.len() == raw_len { Ok(raw) } else { Err(DecodeError::Decompress { index }) }
 }
 
+/// How closely a frame is looked at.
+#[derive(Clone, Copy, Debug)]
+pub enum Look<'a> {
+    /// Its checksums: all that can be told of an encrypted one without a key.
+    Checksums,
+    /// Whether it decodes, with the key of its object if that is encrypted.
+    Decode(Option<&'a SealKey>),
+}
+
 /// What of a frame cannot be read, as ranges of its bytes with what is wrong there: blocks where it has any, else all
-/// of it. Without a key, what its checksums say. `stored` is what there is of it, which may be cut short.
+/// of it. `stored` is what there is of it, which may be cut short.
 pub fn damage(
     object: &ObjectId,
     (index, frame): (u32, &Frame),
     blocks: Blocks<'_>,
-    key: Option<&SealKey>,
+    look: Look<'_>,
     stored: &Bytes,
 ) -> Vec<((u32, u32), DecodeError)> {
     let (have, need) = (stored.len() as u64, u64::from(frame.stored_len));
     let short = DecodeError::Short { what: "a frame", have, need };
-    let found = match key {
+    let found = match look {
         _ if have < need => Err(short.clone()),
-        None => verify(object, index, frame, blocks, stored),
-        Some(_) => decode(object, index, frame, blocks, key, stored.clone()).map(drop),
+        Look::Checksums => verify(object, index, frame, blocks, stored),
+        Look::Decode(key) => decode(object, index, frame, blocks, key, stored.clone()).map(drop),
     };
     let Err(whole) = found else { return Vec::new() };
+    let key = match look {
+        Look::Checksums => None,
+        Look::Decode(key) => key,
+    };
     let in_blocks = match blocks {
         Blocks::None => 0,
-        sealed if sealed.are_sealed() && key.is_none() => 0,
+        Blocks::Sealed if key.is_none() => 0,
         Blocks::Plain(_) | Blocks::Sealed | Blocks::Packed(_) => blocks::count(frame.raw_len),
     };
     let mut damaged = Vec::new();
@@ -401,6 +410,22 @@ mod tests {
         let noise: Vec<u8> = (0..4096).map(|_| next().to_le_bytes()[0]).collect();
         let frame = whole(0, &[Bytes::from(noise)], Compression::Lz4, None, &mut Vec::new());
         assert_eq!(frame.codec, Codec::Raw);
+    }
+
+    #[test]
+    fn compression_is_tried_where_two_of_three_frames_shrink() {
+        let mut next = crate::random::splitmix(1);
+        let noise: Vec<u8> = (0..FRAME_BYTES).map(|_| next().to_le_bytes()[0]).collect();
+        let (noise, zeroes) = (Bytes::from(noise), Bytes::from(vec![0; FRAME_BYTES as usize]));
+        let frames = |shrink: [bool; 3]| {
+            shrink.map(|shrinks| vec![if shrinks { zeroes.clone() } else { noise.clone() }])
+        };
+        for packs in [false, true] {
+            let compression = Compression::Lz4;
+            let making = Making { compression, key: None, in_blocks: true, packs };
+            assert!(sample_shrinks(&frames([true, false, true]), making));
+            assert!(!sample_shrinks(&frames([true, false, false]), making));
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::format::checkpoint::{
     CheckpointRoot, PieceRef, TableRecord, decode_table, encode_page, encode_table,
 };
 use crate::format::dependant::DependantRecord;
-use crate::format::frame::{self, Compression};
+use crate::format::frame::{self, Codec, Compression, Frame};
 use crate::format::lease::{LEASE_FORMAT, LeaseRecord};
 use crate::format::manifest::{HexId, Manifest};
 use crate::format::name::NameRecord;
@@ -205,37 +205,90 @@ fn object_version_4_is_frozen() {
         extent(65536, 1 << 20, ExtentKind::Discard),
     ];
     let block = |odd: &[u8]| [&b"water".repeat(816)[..], &odd[..16]].concat();
-    let files = [
-        ("object", None, include_str!("../../testdata/v4/object.hex")),
-        ("sealed", Some(data_key()), include_str!("../../testdata/v4/sealed.hex")),
-    ];
-    for (name, key, expected) in files {
-        let mut bytes = unhex(expected);
-        let payload = payload_of(&bytes, key.as_ref());
-        let (aligned, odd) = payload.split_at(8192);
-        assert_eq!(aligned, [block(odd), block(odd)].concat(), "testdata/v4/{name}.hex");
-        let header = ObjectHeader::decode(&bytes).unwrap();
-        assert_eq!((header.version, &header.lens[..]), (ObjectVersion::V4, &[42, 42, 32][..]));
-        assert_eq!(header.extents, spec.extents);
-        let parts = [Bytes::copy_from_slice(odd), Bytes::copy_from_slice(aligned)];
-        let encoding = Encoding { compression: Compression::Lz4, version: ObjectVersion::V4 };
-        let made = object::encode(spec.clone(), &parts, encoding, key.as_ref()).expect("readable");
-        assert_eq!(hex(&made.parts.concat()), hex(&bytes), "testdata/v4/{name}.hex");
-        // Neither is taken for the other, whichever way the version is changed.
-        bytes[4] = 3;
-        ObjectHeader::decode(&bytes).unwrap_err();
-    }
+    let mut bytes = unhex(include_str!("../../testdata/v4/object.hex"));
+    let payload = payload_of(&bytes, None);
+    let (aligned, odd) = payload.split_at(8192);
+    assert_eq!(aligned, [block(odd), block(odd)].concat());
+    let header = ObjectHeader::decode(&bytes).unwrap();
+    assert_eq!((header.version, &header.lens[..]), (ObjectVersion::V4, &[42, 42, 32][..]));
+    assert_eq!(header.extents, spec.extents);
+    let parts = [Bytes::copy_from_slice(odd), Bytes::copy_from_slice(aligned)];
+    let made = object::encode(spec, &parts, PACKED, None).expect("readable");
+    assert_eq!(hex(&made.parts.concat()), hex(&bytes), "testdata/v4/object.hex");
+    // Neither is taken for the other, whichever way the version is changed.
+    bytes[4] = 3;
+    ObjectHeader::decode(&bytes).unwrap_err();
 }
 
-/// Whoever makes a checksum right makes no codec, and no length, of a version that has none.
-#[test]
-fn a_codec_of_version_4_is_refused_in_version_3() {
-    let mut bytes = unhex(include_str!("../../testdata/v4/object.hex"));
+const PACKED: Encoding = Encoding { compression: Compression::Lz4, version: ObjectVersion::V4 };
+
+/// The header, as somebody changes it who makes its checksum right.
+fn tampered(bytes: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Result<(), DecodeError> {
+    ObjectHeader::decode(&changed(bytes, change)).map(drop)
+}
+
+fn changed(mut bytes: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let len = usize::try_from(ObjectHeader::decode(&bytes).unwrap().header_len()).unwrap();
-    bytes[4] = 3;
-    let crc = crate::format::crc32c(&[&bytes[12..len], &[bytes[6], 3, 0]]);
+    change(&mut bytes);
+    let crc = crate::format::crc32c(&[&bytes[12..len], &[bytes[6], bytes[4], 0]]);
     bytes[8..12].copy_from_slice(&crc.to_le_bytes());
-    let refused = ObjectHeader::decode(&bytes).unwrap_err();
+    bytes
+}
+
+#[test]
+fn an_object_of_a_newer_version_is_told_from_a_damaged_one() {
+    let ours = unhex(include_str!("../../testdata/v4/object.hex"));
+    assert!(!ObjectHeader::is_of_newer_version(&ours));
+    let newer = changed(ours.clone(), |bytes| bytes[4] = 200);
+    assert!(ObjectHeader::is_of_newer_version(&newer));
+    let len = usize::try_from(ObjectHeader::decode(&ours).unwrap().header_len()).unwrap();
+    assert!((0..len).all(|len| !ObjectHeader::is_of_newer_version(&newer[..len])), "cut short");
+    let mut damaged = ours;
+    damaged[4] = 200;
+    assert!(!ObjectHeader::is_of_newer_version(&damaged), "its checksum is another's");
+}
+
+/// Whatever an encoder makes is read, short objects too.
+#[test]
+fn short_objects_that_compress_a_little_are_read() {
+    let mut random = crate::random::splitmix(3);
+    let noise: Vec<u8> = (0..256).map(|_| random().to_le_bytes()[0]).collect();
+    let mut packed = 0;
+    for (len, zeroes) in (1..256).flat_map(|len| (0..=len.min(48)).map(move |n| (len, n))) {
+        let payload = [&noise[..len - zeroes], &[0; 48][..zeroes]].concat();
+        let mut spec = ObjectSpec { opening: Some(OPENING), ..spec(ObjectKind::Data) };
+        spec.extents.truncate(1);
+        spec.extents[0].len = len as u64;
+        for key in [None, Some(data_key())] {
+            let parts = [Bytes::from(payload.clone())];
+            let made = object::encode(spec.clone(), &parts, PACKED, key.as_ref());
+            let bytes = made.expect("readable").parts.concat();
+            let header = ObjectHeader::decode(&bytes).expect("by whoever reads it");
+            let Frame { codec, stored_len, .. } = header.frames[0];
+            packed += usize::from(codec == Codec::Lz4Blocks);
+            let tag = if key.is_some() { 16 } else { 0 };
+            assert!(codec == Codec::Raw || u64::from(stored_len - tag) < len as u64, "it shrank");
+            assert_eq!(payload_of(&bytes, key.as_ref()), payload);
+        }
+    }
+    assert!(packed > 0);
+}
+
+#[test]
+fn a_codec_of_version_4_is_refused_in_version_3_and_in_an_encrypted_object() {
+    let bytes = unhex(include_str!("../../testdata/v4/object.hex"));
+    tampered(bytes.clone(), |_| {}).unwrap();
+    let refused = tampered(bytes, |bytes| bytes[4] = 3).unwrap_err();
+    assert!(refused.to_string().contains("codec"), "{refused}");
+    let spec = ObjectSpec { opening: Some(OPENING), ..spec(ObjectKind::Data) };
+    let extent = ObjectExtent { offset: 0, len: 8192, kind: ExtentKind::Data };
+    let spec = ObjectSpec { extents: vec![extent], ..spec };
+    let payload = [Bytes::from(vec![7; 8192])];
+    let key = data_key();
+    let bytes = object::encode(spec, &payload, PACKED, Some(&key)).expect("readable");
+    assert_eq!((bytes.header.frames[0].codec, bytes.header.lens.len()), (Codec::Lz4, 0));
+    let bytes = bytes.parts.concat();
+    let refused = tampered(bytes, |bytes| bytes[object::FIXED_BYTES + 12] = 3).unwrap_err();
     assert!(refused.to_string().contains("codec"), "{refused}");
 }
 

@@ -160,11 +160,14 @@ pub struct Sealed {
 
 /// Covers the version from version 3 on: before, what tells one from another does.
 fn header_crc(version: ObjectVersion, header: &[u8]) -> u32 {
-    let mut also = vec![header[6]];
-    if version >= ObjectVersion::V3 && !weir_device::mutant("object_version_not_covered") {
-        also.extend_from_slice(&version.code().to_le_bytes());
+    if version < ObjectVersion::V3 || weir_device::mutant("object_version_not_covered") {
+        return crc32c(&[&header[CRC_FROM..], &[header[6]]]);
     }
-    crc32c(&[&header[CRC_FROM..], &also])
+    crc_with_version(version.code(), header)
+}
+
+fn crc_with_version(version: u16, header: &[u8]) -> u32 {
+    crc32c(&[&header[CRC_FROM..], &[header[6]], &version.to_le_bytes()])
 }
 
 /// The key of an object: nobody else's, because its salt is random.
@@ -365,7 +368,8 @@ fn encode_frames(
     version: ObjectVersion,
     key: Option<&SealKey>,
 ) -> (Vec<Frame>, BlockTables, Vec<Bytes>) {
-    let (in_blocks, packs) = (version >= ObjectVersion::V3, version >= ObjectVersion::V4);
+    let in_blocks = version >= ObjectVersion::V3;
+    let packs = version >= ObjectVersion::V4 && key.is_none();
     let mut making = Making { compression, key, in_blocks, packs };
     if !frame::sample_shrinks(raw_frames, making) {
         making.compression = Compression::None;
@@ -459,6 +463,22 @@ impl ObjectHeader {
             return Err(reader.field("header_len", header_len.into()));
         }
         Ok(header_len)
+    }
+
+    /// Whether the object is one of a version that this code does not know: its checksum says that the version is the
+    /// one that was written. Every version from 3 on has these fields where they are.
+    #[must_use]
+    pub fn is_of_newer_version(bytes: &[u8]) -> bool {
+        let field = |at: usize| bytes.get(at..at + 4).and_then(|field| field.try_into().ok());
+        let (Some(magic), Some(stored), Some(len)) = (field(0), field(8), field(12)) else {
+            return false;
+        };
+        let len = u32::from_le_bytes(len) as usize;
+        let Some(header) = bytes.get(..len).filter(|_| len >= FIXED_BYTES) else { return false };
+        let version = u16::from_le_bytes([header[4], header[5]]);
+        magic == MAGIC
+            && ObjectVersion::from_code(version).is_err()
+            && crc_with_version(version, header) == u32::from_le_bytes(stored)
     }
 
     /// Decodes a header; `bytes` may go on behind it.

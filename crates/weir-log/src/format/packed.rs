@@ -1,13 +1,13 @@
 //! Frames whose blocks are compressed one by one, from version 4 of an object on, so that a part of a compressed frame
 //! can be read without the rest. A block that does not shrink is stored as it is; how many bytes each takes is in the
-//! header. Page: `docs/formats/object.md`.
+//! header. Not in encrypted objects, whose headers anybody may read: the lengths of the blocks of a file tell which
+//! file it is. Page: `docs/formats/object.md`.
 
 use bytes::Bytes;
 use lz4_flex::block::{
     CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size,
 };
 use smallvec::SmallVec;
-use weir_seal::{SealKey, TAG_BYTES};
 
 use crate::format::DecodeError;
 use crate::format::blocks::{self, BLOCK, BLOCKS_PER_FRAME, BlockRange, Identity, WHAT};
@@ -17,10 +17,10 @@ use crate::limits::BLOCK_BYTES;
 /// What is known of the blocks of a frame that are compressed one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packed<'a> {
-    /// Bytes that each takes, its tag not counted. One of as many as it decodes to is stored as it is.
+    /// Bytes that each takes. One of as many as it decodes to is stored as it is.
     pub lens: &'a [u16],
-    /// A checksum for each; nothing where each is sealed.
-    pub sums: Option<&'a [u32]>,
+    /// A checksum for each.
+    pub sums: &'a [u32],
 }
 
 /// What is stored of each of some blocks.
@@ -50,38 +50,15 @@ pub(super) fn pack(raw: &[u8], lens: &mut Vec<u16>) -> Option<Vec<u8>> {
 
 /// Adds the checksums of all blocks of a frame, which take so many of `bytes` each.
 pub(super) fn sums_of(frame: &Identity, lens: &[u16], bytes: &[u8], sums: &mut Vec<u32>) {
-    sums.extend(numbered(lens, bytes).map(|(block, bytes)| blocks::sum_of(frame, block, bytes)));
-}
-
-/// The blocks of a frame, which take so many of `bytes` each, sealed one by one, each with its tag behind it.
-pub(super) fn seal(
-    key: &SealKey,
-    (index, frame): (u32, &Identity),
-    lens: &[u16],
-    bytes: &[u8],
-) -> Bytes {
-    let mut out = Vec::with_capacity(bytes.len() + lens.len() * TAG_BYTES);
-    for (block, bytes) in numbered(lens, bytes) {
-        blocks::seal_one(key, (index, block), frame, bytes, &mut out);
-    }
-    Bytes::from(out)
-}
-
-/// Each block with its number. `bytes` holds all of them.
-fn numbered<'a>(lens: &[u16], bytes: &'a [u8]) -> impl Iterator<Item = (u32, &'a [u8])> {
     let mut rest = bytes;
-    (0..).zip(lens).map(move |(block, len)| {
+    for (block, len) in (0..).zip(lens) {
         let (own, behind) = rest.split_at((*len).into());
+        sums.push(blocks::sum_of(frame, block, own));
         rest = behind;
-        (block, own)
-    })
+    }
 }
 
 impl Packed<'_> {
-    fn tag_len(self) -> usize {
-        if self.sums.is_some() { 0 } else { TAG_BYTES }
-    }
-
     /// Whether the blocks take what a header says that their frame takes, and none more than it decodes to.
     pub(super) fn fits(self, frame: &Frame) -> bool {
         let raw_len = |block| frame.raw_len.saturating_sub(block * BLOCK_BYTES).min(BLOCK_BYTES);
@@ -99,10 +76,7 @@ impl Packed<'_> {
             true => &[],
             false => &self.lens[..range.first as usize],
         };
-        let len_of = |lens: &[u16]| {
-            let bytes: usize = lens.iter().map(|len| usize::from(*len) + self.tag_len()).sum();
-            u32::try_from(bytes).expect("sixteen blocks of 4 KiB and their tags")
-        };
+        let len_of = |lens: &[u16]| lens.iter().map(|len| u32::from(*len)).sum::<u32>();
         let from = len_of(before);
         Some((from, from + len_of(own)))
     }
@@ -117,14 +91,14 @@ impl Packed<'_> {
         let mut rest = stored;
         let lens = &self.lens[range.first as usize..=range.last as usize];
         let cut = lens.iter().map(|len| {
-            let (block, behind) = rest.split_at(usize::from(*len) + self.tag_len());
+            let (block, behind) = rest.split_at((*len).into());
             rest = behind;
             block
         });
         Ok(cut.collect())
     }
 
-    /// Verifies the checksums of the blocks of `range`. Sealed ones have none.
+    /// Verifies the checksums of the blocks of `range`.
     pub(super) fn verify(
         self,
         frame: &Identity,
@@ -132,32 +106,27 @@ impl Packed<'_> {
         stored: &[u8],
     ) -> Result<(), DecodeError> {
         let cut = self.cut(range, stored)?;
-        let sums = self.sums.filter(|_| !weir_device::mutant("packed_blocks_unverified"));
-        let Some(sums) = sums else { return Ok(()) };
-        let sums = sums.get(range.first as usize..=range.last as usize);
+        if weir_device::mutant("packed_blocks_unverified") {
+            return Ok(());
+        }
+        let sums = self.sums.get(range.first as usize..=range.last as usize);
         let sums = sums.ok_or_else(|| outside(range))?;
         blocks::verify_each(frame, range.first, sums, cut.into_iter())
     }
 
-    /// What the blocks of `range` decode to. Their checksums have been verified, or `key` opens them.
+    /// What the blocks of `range` decode to. Their checksums have been verified.
     pub(super) fn decode(
         self,
-        (index, raw_len, frame): (u32, u32, &Identity),
+        (index, frame): (u32, &Frame),
         range: BlockRange,
-        key: Option<&SealKey>,
         stored: &[u8],
     ) -> Result<Bytes, DecodeError> {
-        let (from, to) = range.raw(raw_len);
+        let (from, to) = range.raw(frame.raw_len);
         let mut out = vec![0; to.saturating_sub(from) as usize];
         let mut rest = &mut out[..];
-        let mut room = [0; BLOCK];
-        for (block, stored) in (range.first..).zip(self.cut(range, stored)?) {
+        for block in self.cut(range, stored)? {
             let (target, behind) = rest.split_at_mut(rest.len().min(BLOCK));
-            let packed = match key {
-                Some(key) => blocks::open_one(key, (index, block), frame, stored, &mut room)?,
-                None => stored,
-            };
-            unpack(index, packed, target)?;
+            unpack(index, block, target)?;
             rest = behind;
         }
         Ok(Bytes::from(out))

@@ -110,12 +110,9 @@ impl FrameTable {
         let count = blocks::count(raw_len) as usize;
         let blocks = match (codec, &self.key) {
             _ if !self.version.has_blocks(codec) => Blocks::None,
-            (Codec::Lz4Blocks, key) => Blocks::Packed(Packed {
+            (Codec::Lz4Blocks, _) => Blocks::Packed(Packed {
                 lens: part_of(&self.lens, first_len, count)?,
-                sums: match key {
-                    Some(_) => None,
-                    None => Some(part_of(&self.sums, first_sum, count)?),
-                },
+                sums: part_of(&self.sums, first_sum, count)?,
             }),
             (_, Some(_)) => Blocks::Sealed,
             (_, None) => Blocks::Plain(part_of(&self.sums, first_sum, count)?),
@@ -166,7 +163,12 @@ mod tests {
         let zeroes = vec![0; (RAW * FRAME_BYTES) as usize];
         let noise = (0..FRAME_BYTES / 8).flat_map(|_| random().to_le_bytes());
         let after = vec![1; FRAME_BYTES as usize];
-        zeroes.into_iter().chain(noise).chain(after).collect()
+        let mut bytes: Vec<u8> = zeroes.into_iter().chain(noise).chain(after).collect();
+        // No two blocks take as many bytes.
+        for (number, block) in (1..).zip(bytes.chunks_mut(4096)) {
+            block[..number * 19 % 3000].fill_with(|| random().to_le_bytes()[0]);
+        }
+        Bytes::from(bytes)
     }
 
     fn of_version(version: ObjectVersion) -> (ObjectHeader, Bytes) {
@@ -212,6 +214,15 @@ mod tests {
         for index in 0..=LAST {
             read_in_blocks(&table, &header, &bytes, index);
         }
+    }
+
+    #[test]
+    fn all_memory_of_a_table_is_counted() {
+        let (header, _) = of_version(ObjectVersion::V4);
+        let (frames, blocks) = (u64::from(LAST) + 1, 16);
+        let tables = frames * 28 + frames * blocks * 4 + (frames - 1) * blocks * 2;
+        let own = size_of::<FrameTable>() as u64;
+        assert_eq!(FrameTable::of(&header, None).bytes(), own + tables);
     }
 
     #[test]

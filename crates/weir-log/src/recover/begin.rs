@@ -53,7 +53,9 @@ pub(crate) async fn announce_and_publish(
         journal: id.into(),
     };
     let mut unneeded = Vec::new();
-    let mut object_version = args.options.encoding(&args.store).version.if_older_programs_refuse();
+    let is_encrypted = writer.current().encryption.is_some();
+    let encoding = args.options.encoding(&args.store, is_encrypted);
+    let mut object_version = encoding.version.if_older_programs_refuse();
     if weir_device::mutant("manifest_hides_version_4") {
         object_version = object_version.min(Some(3));
     }

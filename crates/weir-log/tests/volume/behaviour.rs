@@ -209,7 +209,7 @@ fn checkpoints_bound_what_an_opening_reads() {
             "{gets} GETs for an opening after {} objects",
             volume.status().committed_sequence
         );
-        expect_bytes(&volume, 0, &crate::support::pattern(3, 1 << 20)).await;
+        expect_bytes(&volume, 0, &crate::support::filling(3)).await;
     });
 }
 

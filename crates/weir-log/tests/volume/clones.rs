@@ -9,7 +9,8 @@ use weir_log::limits::{HEADER_GUESS_BYTES, REFERENCES_LOOK_INTERVAL};
 use weir_log::{Closed, LogError, LogVolume, MemoryFrameCache, Takeover};
 
 use crate::support::{
-    Host, SIZE, expect_bytes, expect_whole, fill, name, objects, pattern, read, run, show, write,
+    Host, SIZE, expect_bytes, expect_whole, fill, filling, name, objects, pattern, read, run, show,
+    write,
 };
 
 /// A host of its own for a clone of `parent@snapshot`.
@@ -85,8 +86,8 @@ fn a_clone_begins_as_its_snapshot_and_goes_its_own_way() {
         volume.check_invariants();
         // The parent shows what it showed, and so does its snapshot.
         let (parent, _) = host.open().await;
-        expect_bytes(&parent, 0, &pattern(2, 1 << 20)).await;
-        assert_eq!(show(&host, "cut").await, pattern(1, 1 << 20));
+        expect_bytes(&parent, 0, &filling(2)).await;
+        assert_eq!(show(&host, "cut").await, filling(1));
         expect_whole(&host).await;
     });
 }
@@ -139,7 +140,7 @@ fn a_deleted_snapshot_stays_for_its_clones_and_goes_with_the_last_of_them() {
         assert_eq!(parent.snapshots(), []);
         let left = objects(&host).await.len();
         assert!(left < held * 7 / 10, "{left} of {held} objects are left");
-        expect_bytes(&parent, 0, &pattern(2, 1 << 20)).await;
+        expect_bytes(&parent, 0, &filling(2)).await;
         parent.close().await.expect("closed");
         drop(parent);
         expect_whole(&host).await;

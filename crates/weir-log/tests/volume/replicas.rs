@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use weir_device::{DeviceExt, ErrorKind, VolumeId};
 use weir_log::catalog::{self, DeleteConsent, VolumeName};
+use weir_log::format::object::ObjectVersion;
 use weir_log::replica::{self, ReplicaStatus, ReplicateArgs, Replicator};
 use weir_log::{
     CheckOptions, GivenUp, LeaseSettings, LogError, MemoryFrameCache, NodeLease, SnapshotView,
@@ -16,7 +17,9 @@ use weir_log::{
 };
 use weir_store::{Chance, Fault, FaultPlan, Faults, Store};
 
-use crate::support::{Host, LEASE, SIZE, expect_bytes, fill, filled, pattern, read, run, write};
+use crate::support::{
+    Host, LEASE, SIZE, expect_bytes, fill, filled, newest_manifest, pattern, read, run, write,
+};
 
 fn demo() -> VolumeName {
     VolumeName::new("demo").expect("valid")
@@ -165,6 +168,26 @@ fn a_replica_follows_from_root_to_root_with_its_snapshots_and_gives_up_what_it_d
         let refused = there.host_of(host.id).try_open(|_| {}).await.unwrap_err();
         assert!(matches!(refused, LogError::Replica { .. }), "{refused}");
         assert!(refused.to_string().contains("weir volume promote demo"), "{refused}");
+    });
+}
+
+/// Objects are copied as they are: whoever cannot read those of the source cannot read the replica's.
+#[test]
+fn a_replica_says_which_versions_the_objects_of_its_source_have() {
+    run(async {
+        let mut host = Host::new().await;
+        let there = Elsewhere::new(&host);
+        for (version, said) in
+            [(ObjectVersion::V3, (Some(3), 4)), (ObjectVersion::V4, (Some(4), 5))]
+        {
+            host.options.object_version = version;
+            filled(&host, said.1.into()).await;
+            let mut replicator = there.begin(&host).await;
+            assert!(replicator.move_root().await.unwrap());
+            replicator.end().await.expect("ended");
+            let manifest = newest_manifest(&there.host_of(host.id)).await;
+            assert_eq!((manifest.object_version, manifest.format), said);
+        }
     });
 }
 

@@ -88,7 +88,7 @@ pub(crate) struct Tuning {
 /// How objects are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Compression {
-    /// Fast; in a directory each 4 KiB by itself, so that small reads are fast.
+    /// Fast; in a directory, unless encrypted, each 4 KiB by itself, so that small reads are fast.
     Lz4,
     /// Smaller; 64 KiB at a time.
     Zstd,

@@ -12,7 +12,7 @@ use indicatif::ProgressBar;
 use weir_device::ErrorKind;
 use weir_log::catalog::VolumeName;
 use weir_log::{CheckOptions, GIVEN_UP, ObjectId};
-use weir_node::api::types::{CheckReport, RepairReport};
+use weir_node::api::types::{CheckReport, Damage, RepairReport};
 use weir_node::size::{counted, human};
 use weir_node::verbs::check::{CheckVolume, OnWhole};
 use weir_node::verbs::command::Question;
@@ -85,7 +85,11 @@ pub(crate) async fn repair(
     if form == OutputForm::Table {
         output::print(&describe(&name, &found))?;
     }
-    let given_up = found.damage.iter().filter(|damage| damage.problem == GIVEN_UP);
+    let is_given_up = |damage: &&Damage| damage.problem == GIVEN_UP;
+    let beyond_repair =
+        found.damage.iter().filter(|damage| !is_given_up(damage) && !is_object(&&damage.place));
+    let beyond_repair = beyond_repair.count() as u64;
+    let given_up = found.damage.iter().filter(is_given_up);
     let given_up: u64 = given_up.map(|damage| damage.lost_bytes).sum();
     let in_objects = found.damage.iter().filter(|damage| is_object(&&damage.place));
     let in_objects: u64 = in_objects.map(|damage| damage.lost_bytes).sum();
@@ -113,7 +117,14 @@ pub(crate) async fn repair(
             output::print_json(&serde_json::json!({ "found": found, "repaired": done }))?;
         }
         OutputForm::Table => {
-            output::print(&outcome(&name, &done, zero))?;
+            output::print(&outcome(&name, &done, zero, beyond_repair > 0))?;
+            if beyond_repair > 0 {
+                output::print(&format!(
+                    "{name}: {} beside its objects cannot be repaired; put what the store has of {name} back from a \
+                     backup, or go on with a replica\n",
+                    counted(beyond_repair, "damaged thing")
+                ))?;
+            }
             if given_up > 0 && !zero {
                 output::print(&format!(
                     "{name}: {} were given up before and cannot be read; write them anew, or pass --zero to make \
@@ -123,7 +134,7 @@ pub(crate) async fn repair(
             }
         }
     }
-    let is_done = done.snapshot_objects == 0 && found.incomplete.is_none();
+    let is_done = done.snapshot_objects == 0 && beyond_repair == 0 && found.incomplete.is_none();
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
 }
 
@@ -143,7 +154,7 @@ fn ask(name: &VolumeName, lost_bytes: u64, zero: bool) -> Result<(), Failure> {
 }
 
 /// What a repair did, for people.
-fn outcome(name: &VolumeName, done: &RepairReport, zero: bool) -> String {
+fn outcome(name: &VolumeName, done: &RepairReport, zero: bool, has_rest: bool) -> String {
     let mut parts = Vec::new();
     if done.saved_bytes > 0 {
         parts.push(format!("{} were saved from the journal", human(done.saved_bytes)));
@@ -167,7 +178,10 @@ fn outcome(name: &VolumeName, done: &RepairReport, zero: bool) -> String {
         parts.push(format!("{} {what}", counted(count, "object")));
     }
     if parts.is_empty() {
-        return format!("{name}: nothing to repair\n");
+        return match has_rest {
+            false => format!("{name}: nothing to repair\n"),
+            true => format!("{name}: nothing was repaired\n"),
+        };
     }
     // Without its map a check cannot say which objects are missed, or what is lost with them.
     let again = match done.rewritten_objects {

@@ -124,11 +124,11 @@ impl ObjectHeader {
             }
             let stored = stored_len.saturating_sub(tag_len);
             let fits = match codec {
-                Codec::Lz4Blocks if self.version < ObjectVersion::V4 => {
+                Codec::Lz4Blocks if self.version < ObjectVersion::V4 || self.sealed.is_some() => {
                     return Err(reader.field("codec", code.into()));
                 }
                 // Its blocks say how many bytes it takes.
-                Codec::Lz4Blocks => stored_len <= blocks::sealed_len(raw_len),
+                Codec::Lz4Blocks => stored_len <= raw_len,
                 Codec::Raw if self.version.has_blocks(codec) => {
                     let sealed_len = blocks::sealed_len(raw_len);
                     stored_len == if self.sealed.is_some() { sealed_len } else { raw_len }
@@ -165,13 +165,13 @@ impl ObjectHeader {
             if !self.version.has_blocks(frame.codec) {
                 return Blocks::None;
             }
-            let own_sums = (self.sealed.is_none()).then(|| taken(&mut sums, count));
-            match (frame.codec, own_sums) {
-                (Codec::Lz4Blocks, sums) => {
-                    Blocks::Packed(Packed { lens: taken(&mut lens, count), sums })
-                }
-                (_, Some(sums)) => Blocks::Plain(sums),
-                (_, None) => Blocks::Sealed,
+            match (frame.codec, self.sealed) {
+                (Codec::Lz4Blocks, _) => Blocks::Packed(Packed {
+                    lens: taken(&mut lens, count),
+                    sums: taken(&mut sums, count),
+                }),
+                (_, None) => Blocks::Plain(taken(&mut sums, count)),
+                (_, Some(_)) => Blocks::Sealed,
             }
         })
     }
@@ -193,8 +193,7 @@ impl ObjectHeader {
             {
                 return Err(reader.field("length of a block", index.into()));
             }
-            let (Blocks::Plain(sums) | Blocks::Packed(Packed { sums: Some(sums), .. })) = blocks
-            else {
+            let (Blocks::Plain(sums) | Blocks::Packed(Packed { sums, .. })) = blocks else {
                 continue;
             };
             let computed = frame::crc_of_sums(&self.id, index, frame, sums);

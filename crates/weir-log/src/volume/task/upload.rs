@@ -471,7 +471,7 @@ pub(crate) fn send(
     payload: impl FnOnce() -> Vec<Bytes> + Send + 'static,
     wanted: Wanted,
 ) {
-    let encoding = shared.options.encoding(&store);
+    let encoding = shared.options.encoding(&store, shared.key.is_some());
     let key = shared.key.clone();
     let seed = shared.env.random.next_u64();
     let is_cached = spec.kind != ObjectKind::Checkpoint && shared.fetcher.disk.is_there();
