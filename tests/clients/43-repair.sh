@@ -85,7 +85,7 @@ refuse "a file that is no record is left alone" "no record of a check" "$weir" v
 start
 check "served again" io "read 0 16M"
 stop
-manifest=$(find "$WEIR_DATA_DIR" -path '*/manifest/*.json' | sort | tail -1)
+manifest=$(find "${log%/log}/manifest" -name '*.json' | sort | tail -1)
 cp "$manifest" "$work/manifest"
 sed -i 's/"size": [0-9]*/"size": 1/' "$manifest"
 check "a damaged manifest is found" says 'one thing is damaged' volume check demo
