@@ -566,13 +566,12 @@ fn verify(
     };
     let mut wrong = Wrong { problem: String::new(), payload: Vec::new() };
     let mut at = header.header_len();
-    for (index, entry) in header.frames.iter().enumerate() {
+    for ((number, entry), blocks) in (0..).zip(&header.frames).zip(header.all_blocks()) {
         let end = at + u64::from(entry.stored_len);
         let to_usize = |v: u64| usize::try_from(v).unwrap_or(usize::MAX);
-        let number = u32::try_from(index).expect("bounded by the limits of an object");
         let there = |at: u64| to_usize(at).min(bytes.len());
         let stored = bytes.slice(there(at)..there(end));
-        let damage = frame::damage(&id, (number, entry), header.blocks(index), look, &stored);
+        let damage = frame::damage(&id, (number, entry), blocks, look, &stored);
         let start = u64::from(number) * u64::from(FRAME_BYTES);
         for ((from, to), problem) in damage {
             wrong.payload.push((start + u64::from(from), start + u64::from(to)));

@@ -7,8 +7,9 @@ use bytes::Bytes;
 use weir_seal::{NONCE_BYTES, SealKey, TAG_BYTES, counter_nonce};
 
 use crate::format::DecodeError;
-use crate::format::frame::{Frame, identity};
+use crate::format::frame::{Codec, Frame, identity};
 use crate::format::packed::Packed;
+use crate::format::version::ObjectVersion;
 use crate::ids::ObjectId;
 use crate::limits::{BLOCK_BYTES, FRAME_BYTES};
 
@@ -32,6 +33,23 @@ pub enum Blocks<'a> {
     Sealed,
     /// Each is compressed by itself, and has a checksum.
     Packed(Packed<'a>),
+}
+
+impl<'a> Blocks<'a> {
+    /// Of a frame, by what the header of its object has of them ([`ObjectVersion::in_tables`]).
+    pub(crate) fn of(
+        version: ObjectVersion,
+        codec: Codec,
+        sums: &'a [u32],
+        lens: &'a [u16],
+    ) -> Self {
+        match codec {
+            _ if !version.has_blocks(codec) => Self::None,
+            Codec::Lz4Blocks => Self::Packed(Packed { lens, sums }),
+            _ if sums.is_empty() => Self::Sealed,
+            _ => Self::Plain(sums),
+        }
+    }
 }
 
 /// Blocks of a frame of so many bytes.
@@ -278,7 +296,7 @@ mod tests {
     use weir_seal::{DataKey, Purpose};
 
     use super::*;
-    use crate::format::frame::{self, BlockTables, Codec, Compression, Look, Making};
+    use crate::format::frame::{self, BlockTables, Compression, Look, Making};
     use crate::ids::ObjectSeq;
 
     /// Three blocks and a bit, all blocks equal.
@@ -335,11 +353,7 @@ mod tests {
 
         fn blocks(&self) -> Blocks<'_> {
             let BlockTables { sums, lens } = &self.tables;
-            match (self.frame.codec, &self.key) {
-                (Codec::Raw, None) => Blocks::Plain(sums),
-                (Codec::Raw, Some(_)) => Blocks::Sealed,
-                _ => Blocks::Packed(Packed { lens, sums }),
-            }
+            Blocks::of(ObjectVersion::V4, self.frame.codec, sums, lens)
         }
 
         fn whole(&self, stored: Bytes) -> Result<Bytes, DecodeError> {

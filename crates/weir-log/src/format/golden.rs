@@ -367,12 +367,16 @@ fn no_bit_may_change(good: &[u8]) {
     }
 }
 
+fn kept_manifest(text: &str) -> Manifest {
+    let manifest: Manifest = serde_json::from_str(text).unwrap();
+    assert!(manifest.is_intact(), "a manifest verifies for ever, of whichever format");
+    assert_eq!(manifest.encode(), text.as_bytes(), "and is written as it was");
+    manifest
+}
+
 #[test]
 fn an_encrypted_manifest_is_frozen() {
-    let text = include_str!("../../testdata/v1/manifest_encrypted.json");
-    let manifest: Manifest = serde_json::from_str(text).unwrap();
-    assert!(manifest.is_intact());
-    assert_eq!(manifest.encode(), text.as_bytes());
+    let manifest = kept_manifest(include_str!("../../testdata/v1/manifest_encrypted.json"));
     let encryption = manifest.encryption.unwrap();
     let kek = WrappingKey::of([1; 32]);
     let wrapped_with = KeyId(encryption.wrapped_with.0);
@@ -493,19 +497,13 @@ fn checkpoint_version_1_is_frozen() {
 
 #[test]
 fn manifest_format_1_is_frozen() {
-    let text = include_str!("../../testdata/v1/manifest.json");
-    let manifest: Manifest = serde_json::from_str(text).unwrap();
-    assert!(manifest.is_intact(), "a manifest of format 1 verifies for ever");
-    assert_eq!(manifest.encode(), text.as_bytes(), "and is written as it was");
+    let manifest = kept_manifest(include_str!("../../testdata/v1/manifest.json"));
     assert_eq!(manifest.owner_of(ObjectSeq(9)), Some(Epoch(3)));
 }
 
 #[test]
 fn manifest_format_4_is_frozen() {
-    let text = include_str!("../../testdata/v4/manifest.json");
-    let manifest: Manifest = serde_json::from_str(text).unwrap();
-    assert!(manifest.is_intact(), "a manifest of format 4 verifies for ever");
-    assert_eq!(manifest.encode(), text.as_bytes(), "and is written as it was");
+    let manifest = kept_manifest(include_str!("../../testdata/v4/manifest.json"));
     assert_eq!((manifest.format, manifest.format_needed()), (4, 4));
     assert_eq!(manifest.object_version, Some(3));
     let before = Manifest { object_version: None, ..manifest };
@@ -514,20 +512,14 @@ fn manifest_format_4_is_frozen() {
 
 #[test]
 fn manifest_format_5_is_frozen() {
-    let text = include_str!("../../testdata/v5/manifest.json");
-    let manifest: Manifest = serde_json::from_str(text).unwrap();
-    assert!(manifest.is_intact(), "a manifest of format 5 verifies for ever");
-    assert_eq!(manifest.encode(), text.as_bytes(), "and is written as it was");
+    let manifest = kept_manifest(include_str!("../../testdata/v5/manifest.json"));
     assert_eq!((manifest.format, manifest.format_needed()), (5, 5));
     assert_eq!(manifest.object_version, Some(4));
 }
 
 #[test]
 fn manifest_format_3_is_frozen() {
-    let text = include_str!("../../testdata/v3/manifest.json");
-    let manifest: Manifest = serde_json::from_str(text).unwrap();
-    assert!(manifest.is_intact(), "a manifest of format 3 verifies for ever");
-    assert_eq!(manifest.encode(), text.as_bytes(), "and is written as it was");
+    let manifest = kept_manifest(include_str!("../../testdata/v3/manifest.json"));
     assert_eq!((manifest.format, manifest.format_needed()), (3, 3));
     let [old, new] = [&manifest.epochs[2], &manifest.epochs[3]];
     assert_eq!((old.opening, new.opening, new.previous), (None, Some(OPENING), None));
@@ -568,10 +560,7 @@ fn lease_format_2_is_frozen() {
 
 #[test]
 fn the_manifest_of_a_replica_is_frozen() {
-    let text = include_str!("../../testdata/v1/replica.json");
-    let manifest: Manifest = serde_json::from_str(text).unwrap();
-    assert!(manifest.is_intact());
-    assert_eq!(manifest.encode(), text.as_bytes(), "and is written as it was");
+    let manifest = kept_manifest(include_str!("../../testdata/v1/replica.json"));
     assert_eq!(manifest.root(), manifest.origin, "it has no checkpoint of its own");
 }
 
@@ -585,10 +574,7 @@ fn replica_note_format_1_is_frozen() {
 
 #[test]
 fn the_manifest_of_a_clone_is_frozen() {
-    let text = include_str!("../../testdata/v1/clone.json");
-    let manifest: Manifest = serde_json::from_str(text).unwrap();
-    assert!(manifest.is_intact(), "a manifest of format 1 verifies for ever");
-    assert_eq!(manifest.encode(), text.as_bytes(), "and is written as it was");
+    let manifest = kept_manifest(include_str!("../../testdata/v1/clone.json"));
     assert_eq!(manifest.origins[0].snapshot, "monday");
     assert!(manifest.snapshots[0].deleting && manifest.snapshot("old").is_none());
 }

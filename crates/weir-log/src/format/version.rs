@@ -1,7 +1,8 @@
 //! Versions of the format of objects.
 
 use crate::format::DecodeError;
-use crate::format::frame::Codec;
+use crate::format::blocks;
+use crate::format::frame::{Codec, Frame};
 
 /// Version of the format of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,6 +43,12 @@ impl ObjectVersion {
             Codec::Lz4Blocks => true,
             Codec::Lz4 | Codec::Zstd => false,
         }
+    }
+
+    /// How many checksums of blocks, and how many lengths, the header of an object has of a frame.
+    pub(crate) fn in_tables(self, frame: &Frame, is_sealed: bool) -> (u32, u32) {
+        let of = |has: bool| if has { blocks::count(frame.raw_len) } else { 0 };
+        (of(self.has_blocks(frame.codec) && !is_sealed), of(frame.codec == Codec::Lz4Blocks))
     }
 
     pub(super) fn from_code(code: u16) -> Result<Self, DecodeError> {

@@ -95,8 +95,7 @@ async fn read_object(
             return Err(DecodeError::Identity { what: "object header", found });
         }
         let mut frames = Vec::with_capacity(header.frames.len());
-        for (index, entry) in header.frames.iter().enumerate() {
-            let blocks = header.blocks(index);
+        for ((index, entry), blocks) in header.frames.iter().enumerate().zip(header.all_blocks()) {
             let (at, len) = header.frame_place(index);
             let to_usize = |v: u64| usize::try_from(v).expect("the object is in memory");
             let Some(stored) = bytes.get(to_usize(at)..to_usize(at + len)) else {

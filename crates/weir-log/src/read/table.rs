@@ -5,7 +5,6 @@ use weir_seal::SealKey;
 use crate::format::blocks::{self, BlockRange, Blocks};
 use crate::format::frame::{Codec, Frame};
 use crate::format::object::{ObjectHeader, ObjectVersion};
-use crate::format::packed::Packed;
 use crate::limits::FRAME_BYTES;
 
 /// Where the frames of one object are, and what they are verified by: 28 bytes per frame; 4 per block of one that is
@@ -74,7 +73,6 @@ impl FrameTable {
     pub(super) fn of(header: &ObjectHeader, key: Option<SealKey>) -> Self {
         let mut at = u32::try_from(header.header_len()).expect("a header has at most 4 MiB");
         let (mut first_sum, mut first_len) = (0, 0);
-        let has_sums = !header.sums.is_empty();
         let version = match header.version {
             ObjectVersion::V2 if weir_device::mutant("version_2_read_in_blocks") => {
                 ObjectVersion::V3
@@ -87,12 +85,10 @@ impl FrameTable {
             let Frame { stored_len, raw_len, crc, codec } = *frame;
             let entry = Entry { at, stored_len, raw_len, crc, codec, first_sum, first_len };
             at += stored_len;
-            if has_sums && (version.has_blocks(codec) || all_sums) {
-                first_sum += blocks::count(raw_len);
-            }
-            if codec == Codec::Lz4Blocks || all_lens {
-                first_len += blocks::count(raw_len);
-            }
+            let (sums, lens) = version.in_tables(frame, key.is_some());
+            let all = blocks::count(raw_len);
+            first_sum += if all_sums { all } else { sums };
+            first_len += if all_lens { all } else { lens };
             entry
         };
         Self {
@@ -107,17 +103,11 @@ impl FrameTable {
     pub(super) fn frame(&self, index: u32) -> Option<FramePlace<'_>> {
         let entry = self.frames.get(index as usize)?;
         let Entry { at, stored_len, raw_len, crc, codec, first_sum, first_len } = *entry;
-        let count = blocks::count(raw_len) as usize;
-        let blocks = match (codec, &self.key) {
-            _ if !self.version.has_blocks(codec) => Blocks::None,
-            (Codec::Lz4Blocks, _) => Blocks::Packed(Packed {
-                lens: part_of(&self.lens, first_len, count)?,
-                sums: part_of(&self.sums, first_sum, count)?,
-            }),
-            (_, Some(_)) => Blocks::Sealed,
-            (_, None) => Blocks::Plain(part_of(&self.sums, first_sum, count)?),
-        };
         let frame = Frame { stored_len, raw_len, crc, codec };
+        let (sums, lens) = self.version.in_tables(&frame, self.key.is_some());
+        let sums = part_of(&self.sums, first_sum, sums)?;
+        let lens = part_of(&self.lens, first_len, lens)?;
+        let blocks = Blocks::of(self.version, codec, sums, lens);
         Some(FramePlace { index, at: at.into(), frame, blocks })
     }
 
@@ -134,8 +124,8 @@ impl FrameTable {
     }
 }
 
-fn part_of<T>(table: &[T], first: u32, count: usize) -> Option<&[T]> {
-    table.get(first as usize..first as usize + count)
+fn part_of<T>(table: &[T], first: u32, count: u32) -> Option<&[T]> {
+    table.get(first as usize..(first + count) as usize)
 }
 
 const _: () = assert!(size_of::<Entry>() == 28 && FRAME_BYTES <= 64 << 10);

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_device::DeviceExt;
-use weir_log::{CheckOptions, Closed, CollectPolicy, LogVolume, check};
+use weir_log::{Closed, CollectPolicy, LogVolume};
 use weir_store::Chance;
 
-use crate::support::{Host, SIZE, discard, expect_bytes, fill, objects, pattern, read, run, write};
+use crate::support::{
+    Host, SIZE, checked, discard, expect_bytes, fill, objects, pattern, read, run, write,
+};
 
 const PIECE: u64 = 4096;
 
@@ -156,10 +158,7 @@ fn kill_while_objects_are_collected_and_deleted_loses_nothing_and_leaves_nothing
         let (volume, _) = host.open().await;
         tokio::time::sleep(Duration::from_secs(30)).await;
         assert_eq!(volume.status().pending_deletions, 0);
-        let report =
-            check(&host.store, &host.env, (host.id, &host.keys), &CheckOptions::default(), |_| {})
-                .await
-                .unwrap();
+        let report = checked(&host).await;
         let left = (report.void_objects, report.pending_objects, report.orphans.len());
         assert_eq!((report.damage.len(), left), (0, (0, 0, 0)), "{report:?}");
     });

@@ -7,11 +7,12 @@ use weir_device::{ErrorKind, SharedBuf};
 use weir_disk::OpenMode;
 use weir_disk::sim::CopyAs;
 use weir_log::catalog::{self, DeleteConsent};
-use weir_log::{CheckOptions, Closed, JOURNAL_FILE, LogError, Takeover, VolumeState, check};
+use weir_log::{Closed, JOURNAL_FILE, LogError, Takeover, VolumeState};
 use weir_store::Chance;
 
 use crate::support::{
-    Host, SIZE, expect_bytes, expect_whole, fill, filled, name, objects, run, write,
+    Host, SIZE, expect_bytes, expect_whole, fill, filled, name, objects, replace, run, try_check,
+    write,
 };
 
 /// The consent of the journal that lies on this host.
@@ -23,12 +24,6 @@ async fn ours(host: &Host) -> DeleteConsent {
 
 async fn delete(host: &Host, volume: &str, consent: DeleteConsent) -> Result<(), LogError> {
     catalog::delete(&host.store, &host.env, &name(volume), consent, |_, _| {}).await
-}
-
-/// Puts `bytes` in the place of an object.
-async fn replace(host: &Host, key: &str, bytes: &'static [u8]) {
-    host.store.delete(key).await.expect("deleted");
-    host.store.put_create(key, vec![Bytes::from_static(bytes)]).await.expect("put");
 }
 
 async fn newest(host: &Host, prefix: &str) -> String {
@@ -199,10 +194,8 @@ fn a_volume_of_a_newer_program_cannot_be_checked_and_is_not_called_damaged() {
     run(async {
         let host = Host::new().await;
         let manifest = newest(&host, &format!("{}/manifest/", host.id)).await;
-        replace(&host, &manifest, b"{\"format\": 4000000}").await;
-        let (of, options) = ((host.id, &host.keys), CheckOptions::default());
-        let checked = check(&host.store, &host.env, of, &options, |_| {}).await;
-        let refused = checked.map(drop).expect_err("nothing is known of it");
+        replace(&host, &manifest, &b"{\"format\": 4000000}"[..]).await;
+        let refused = try_check(&host).await.map(drop).expect_err("nothing is known of it");
         assert_eq!(refused.kind(), ErrorKind::Unsupported);
         assert!(refused.to_string().contains("use a newer Weir"), "{refused}");
     });
@@ -218,12 +211,12 @@ fn a_listing_names_what_cannot_be_read_and_goes_on() {
         }
         let id = catalog::find(store, env, &name("b")).await.expect("found");
         let manifest = newest(&host, &format!("{id}/manifest/")).await;
-        replace(&host, &manifest, b"{\"format\": 1").await;
+        replace(&host, &manifest, &b"{\"format\": 1"[..]).await;
         let record = newest(&host, "names/c/").await;
-        replace(&host, &record, b"garbage").await;
+        replace(&host, &record, &b"garbage"[..]).await;
         let id = catalog::find(store, env, &name("d")).await.expect("found");
         let manifest = newest(&host, &format!("{id}/manifest/")).await;
-        replace(&host, &manifest, b"{\"format\": 4000000}").await;
+        replace(&host, &manifest, &b"{\"format\": 4000000}"[..]).await;
 
         let listing = catalog::list(store, env).await.expect("listed");
         let names: Vec<_> = listing.volumes.iter().map(|v| v.name.as_str()).collect();

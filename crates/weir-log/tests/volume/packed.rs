@@ -1,14 +1,13 @@
 //! Compressed frames that are read block by block, where a request costs less than bytes, and whole elsewhere.
 
-use bytes::Bytes;
 use weir_device::{DeviceError, ErrorKind};
 use weir_log::format::frame::{Codec, Compression};
 use weir_log::format::object::{ObjectHeader, ObjectVersion};
-use weir_log::{CheckOptions, CheckReport, LogError, check};
 
 use crate::clones::clone_of;
 use crate::support::{
-    Host, expect_bytes, fill, name, newest_manifest, object_key, objects, pattern, read, run, write,
+    Host, checked, expect_bytes, fill, name, newest_manifest, object_key, objects, pattern, read,
+    replace, run, try_check, write,
 };
 
 const BLOCK: usize = 4096;
@@ -185,10 +184,6 @@ fn a_damaged_block_of_a_compressed_frame_fails_alone() {
     });
 }
 
-async fn checked(host: &Host) -> Result<CheckReport, LogError> {
-    check(&host.store, &host.env, (host.id, &host.keys), &CheckOptions::default(), |_| {}).await
-}
-
 fn crc32c(parts: &[&[u8]]) -> [u8; 4] {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
     parts.iter().for_each(|part| digest.update(part));
@@ -203,8 +198,7 @@ async fn replaced(host: &Host, change: impl FnOnce(&mut [u8])) {
     change(&mut bytes);
     let sum = crc32c(&[&bytes[12..len], &[bytes[6]], &bytes[4..6]]);
     bytes[8..12].copy_from_slice(&sum);
-    host.open_store.delete(&key).await.expect("deleted");
-    host.open_store.put_create(&key, vec![Bytes::from(bytes)]).await.expect("put");
+    replace(host, &key, bytes).await;
 }
 
 /// A repair would give up what a newer program wrote.
@@ -212,12 +206,12 @@ async fn replaced(host: &Host, change: impl FnOnce(&mut [u8])) {
 fn a_check_ends_where_an_object_is_of_a_newer_version_and_finds_a_damaged_one() {
     run(async {
         let host = stored(Host::new().await).await;
-        assert_eq!(checked(&host).await.expect("readable").damage, []);
+        assert_eq!(checked(&host).await.damage, []);
         replaced(&host, |bytes| bytes[4] = 200).await;
-        let refused = DeviceError::from(checked(&host).await.expect_err("it cannot be judged"));
+        let refused = DeviceError::from(try_check(&host).await.expect_err("it cannot be judged"));
         assert!(refused.to_string().contains("use a newer one"), "{refused}");
         let host = stored(Host::new().await).await;
         host.faults.flip_bit(&object_key(&host, 1, 1), 4);
-        assert_eq!(checked(&host).await.expect("judged").damage.len(), 1);
+        assert_eq!(checked(&host).await.damage.len(), 1);
     });
 }

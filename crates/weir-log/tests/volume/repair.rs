@@ -7,10 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use weir_device::ErrorKind;
 use weir_log::format::object::{ObjectHeader, ObjectKind};
-use weir_log::{CheckOptions, CheckReport, Closed, GIVEN_UP, GivenUp, LogVolume, ObjectId, check};
+use weir_log::{CheckReport, Closed, GIVEN_UP, GivenUp, LogVolume, ObjectId};
 
 use crate::support::{
-    Host, SIZE, expect_bytes, fill, name, object_key, objects, pattern, read, run, show, write,
+    Host, SIZE, checked, expect_bytes, fill, name, object_key, objects, pattern, read, run, show,
+    write,
 };
 
 /// How long every answer of a slow store takes.
@@ -25,12 +26,6 @@ const SPARSE_COUNT: u64 = SIZE / SPARSE as u64;
 
 /// Bytes that are compared at a time.
 const BLOCK: u64 = 1000;
-
-async fn look(host: &Host) -> CheckReport {
-    check(&host.store, &host.env, (host.id, &host.keys), &CheckOptions::default(), |_| {})
-        .await
-        .expect("the store answers")
-}
 
 /// What a repair is asked to do about a report.
 fn named_by(report: &CheckReport) -> Vec<ObjectId> {
@@ -58,7 +53,7 @@ async fn worn_volume(host: &Host) -> Vec<u8> {
 
 /// Keys of the objects of a kind that the volume needs.
 async fn needed(host: &Host, kind: ObjectKind) -> Vec<String> {
-    let unneeded = look(host).await.orphans;
+    let unneeded = checked(host).await.orphans;
     let mut keys = Vec::new();
     for key in objects(host).await {
         let bytes = host.store.get(&key).await.expect("there");
@@ -121,14 +116,14 @@ fn a_hundred_damages_are_all_found_and_located_and_no_wrong_byte_is_read() {
         let mut host = Host::new().await;
         host.options.read_deadline = Duration::from_secs(5);
         let data = worn_volume(&host).await;
-        assert_eq!(look(&host).await.damage, []);
+        assert_eq!(checked(&host).await.damage, []);
         for turn in 0..102 {
             let kind = [ObjectKind::Data, ObjectKind::Gc, ObjectKind::Checkpoint][turn / 3 % 3];
             let keys = needed(&host, kind).await;
             let key = &keys[turn * 31 % keys.len()];
             let bytes = host.store.get(key).await.unwrap();
             replace(&host, key, damaged(&bytes, turn)).await;
-            let report = look(&host).await;
+            let report = checked(&host).await;
             assert!(
                 report.damage.iter().any(|d| d.place == *key),
                 "turn {turn}: {key}: {report:?}"
@@ -164,7 +159,7 @@ fn a_repair_gives_up_what_is_lost_and_nothing_that_was_written_meanwhile() {
         for key in &lost_keys {
             host.store.delete(key).await.unwrap();
         }
-        let report = look(&host).await;
+        let report = checked(&host).await;
         assert_eq!(
             report.damage.iter().map(|d| &d.place).collect::<Vec<_>>(),
             lost_keys.iter().collect::<Vec<_>>()
@@ -198,7 +193,7 @@ fn a_repair_gives_up_what_is_lost_and_nothing_that_was_written_meanwhile() {
         }
 
         // What is known to be whole is not read again, but missed when it is not there.
-        let after = look(&host).await;
+        let after = checked(&host).await;
         assert_eq!(after.damage.len(), 1, "what was given up, and no object: {after:?}");
         assert_eq!((after.damage[0].lost_bytes, &after.orphans), (lost - 1050, &vec![]));
         expect_bytes(&volume, first + 10, &[9; 50]).await;
@@ -216,7 +211,7 @@ fn a_repair_gives_up_what_is_lost_and_nothing_that_was_written_meanwhile() {
         }
         volume.flush_remote().await.unwrap();
         expect_bytes(&volume, 0, &data).await;
-        assert_eq!(look(&host).await.damage, []);
+        assert_eq!(checked(&host).await.damage, []);
         volume.check_invariants();
     });
 }
@@ -236,12 +231,12 @@ fn what_the_journal_still_has_is_saved() {
         for key in needed(&host, ObjectKind::Data).await {
             host.store.delete(&key).await.unwrap();
         }
-        let report = look(&host).await;
+        let report = checked(&host).await;
         let lost: u64 = report.damage.iter().map(|d| d.lost_bytes).sum();
         let done = volume.repair(&named_by(&report), GivenUp::Error, |_| {}).await.unwrap();
         assert_eq!((done.saved_bytes, done.lost_bytes), (lost, 0), "{done:?}");
         assert!(lost >= 39_000);
-        assert_eq!(look(&host).await.damage, []);
+        assert_eq!(checked(&host).await.damage, []);
         volume.close().await.unwrap();
         let (volume, _) = host.other(9).open().await;
         let mut first = pattern(1, 20_000);
@@ -261,7 +256,7 @@ fn a_repair_fills_with_zeroes_where_that_is_wanted_and_lets_whole_objects_be() {
         let (volume, _) = host.other(7).open().await;
         let key = needed(&host, ObjectKind::Gc).await.remove(0);
         host.faults.hide(&key);
-        let report = look(&host).await;
+        let report = checked(&host).await;
         let (offset, len) = report.damage[0].ranges[0];
         host.faults.heal(&key);
         let done = volume.repair(&named_by(&report), GivenUp::Zero, |_| {}).await.unwrap();
@@ -270,7 +265,7 @@ fn a_repair_fills_with_zeroes_where_that_is_wanted_and_lets_whole_objects_be() {
         volume.repair(&named_by(&report), GivenUp::Zero, |_| {}).await.unwrap();
         expect_bytes(&volume, offset, &vec![0; usize::try_from(len).unwrap()]).await;
         host.faults.heal(&key);
-        assert_eq!(look(&host).await.damage, []);
+        assert_eq!(checked(&host).await.damage, []);
     });
 }
 
@@ -286,10 +281,10 @@ fn what_was_given_up_before_becomes_zeroes_and_what_was_written_since_stays() {
         volume.resize(256 << 50).await.unwrap();
         let key = needed(&host, ObjectKind::Data).await.remove(0);
         host.store.delete(&key).await.unwrap();
-        let lost = look(&host).await;
+        let lost = checked(&host).await;
         let (offset, len) = *lost.damage[0].ranges.iter().max_by_key(|(_, len)| *len).unwrap();
         volume.repair(&named_by(&lost), GivenUp::Error, |_| {}).await.unwrap();
-        let report = look(&host).await;
+        let report = checked(&host).await;
         assert_eq!(report.damage[0].problem, GIVEN_UP);
         assert_eq!(report.damage[0].lost_bytes, lost.damage[0].lost_bytes);
         let error = read(&volume, offset, 10).await.unwrap_err();
@@ -306,7 +301,7 @@ fn what_was_given_up_before_becomes_zeroes_and_what_was_written_since_stays() {
         expected[100..200].fill(7);
         expected[250..260].fill(8);
         expect_bytes(&volume, offset, &expected).await;
-        assert_eq!(look(&host).await.damage, []);
+        assert_eq!(checked(&host).await.damage, []);
         volume.close().await.unwrap();
         let (volume, _) = host.other(9).open().await;
         expect_bytes(&volume, offset, &expected).await;
@@ -324,7 +319,7 @@ fn a_damaged_map_is_written_anew_by_the_node_that_has_it_in_memory() {
         for key in &checkpoints {
             host.store.delete(key).await.unwrap();
         }
-        let report = look(&host).await;
+        let report = checked(&host).await;
         let mut named = named_by(&report);
         // The root hides what else is missing.
         named =
@@ -333,7 +328,7 @@ fn a_damaged_map_is_written_anew_by_the_node_that_has_it_in_memory() {
         named.dedup();
         let done = volume.repair(&named, GivenUp::Error, |_| {}).await.unwrap();
         assert_eq!((done.rewritten_objects, done.lost_bytes), (checkpoints.len() as u64, 0));
-        assert_eq!(look(&host).await.damage, []);
+        assert_eq!(checked(&host).await.damage, []);
         volume.close().await.unwrap();
         let (volume, _) = host.other(9).open().await;
         expect_bytes(&volume, 0, &data).await;
@@ -358,7 +353,7 @@ fn a_damaged_snapshot_is_found_and_nothing_else_while_the_volume_goes_on() {
         };
         let checks = async {
             for _ in 0..10 {
-                let damage = look(&host).await.damage;
+                let damage = checked(&host).await.damage;
                 let places: Vec<_> = damage.iter().map(|damage| &damage.place).collect();
                 assert_eq!(places, [&hurt]);
             }
@@ -386,7 +381,7 @@ fn what_only_a_damaged_snapshot_needs_is_looked_at_like_the_rest() {
         let root = object_key(&host, root.sequence, root.epoch);
         host.faults.flip_bit(&root, 100);
         host.faults.flip_bit(&old, 100);
-        let report = look(&host).await;
+        let report = checked(&host).await;
         let places: Vec<_> = report.damage.iter().map(|damage| &damage.place).collect();
         assert_eq!(places, [&old, &root]);
         assert_eq!(report.orphans, []);
@@ -418,11 +413,11 @@ fn orphans_go_and_what_snapshots_show_stays() {
         volume.compact(75, |_, _| {}).await.unwrap();
         // A PUT that the store brings back late.
         host.store.put_create(&old, vec![late]).await.unwrap();
-        let report = look(&host).await;
+        let report = checked(&host).await;
         assert_eq!(report.orphans, [ObjectId::parse_key(&old).unwrap()]);
         let done = volume.repair(&named_by(&report), GivenUp::Error, |_| {}).await.unwrap();
         assert_eq!(done.removed_objects, 1);
-        assert_eq!(look(&host).await.orphans, []);
+        assert_eq!(checked(&host).await.orphans, []);
     });
 }
 

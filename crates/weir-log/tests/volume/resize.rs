@@ -4,17 +4,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_device::{DeviceExt, ErrorKind};
-use weir_log::{CheckOptions, CheckReport, Closed, LogVolume, check};
+use weir_log::{Closed, LogVolume};
 use weir_store::Chance;
 
 use crate::salvage::ANSWER;
-use crate::support::{Host, SIZE, expect_bytes, fill, name, pattern, read, run, show, write};
-
-async fn checked(host: &Host) -> CheckReport {
-    check(&host.store, &host.env, (host.id, &host.keys), &CheckOptions::default(), |_| {})
-        .await
-        .expect("the store answers")
-}
+use crate::support::{
+    Host, SIZE, checked, expect_bytes, fill, name, pattern, read, run, show, write,
+};
 
 #[test]
 fn a_write_beyond_the_old_end_survives_a_crash() {

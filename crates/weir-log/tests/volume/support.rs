@@ -19,8 +19,8 @@ use weir_journal::JournalConfig;
 use weir_log::catalog::VolumeName;
 use weir_log::format::manifest::Manifest;
 use weir_log::{
-    BatchLimits, CheckOptions, CheckpointLimits, FixedKeys, Keys, LeaseSettings, LogError,
-    LogVolume, MemoryFrameCache, NodeLease, OpenArgs, OpenReport, SnapshotView, Takeover,
+    BatchLimits, CheckOptions, CheckReport, CheckpointLimits, FixedKeys, Keys, LeaseSettings,
+    LogError, LogVolume, MemoryFrameCache, NodeLease, OpenArgs, OpenReport, SnapshotView, Takeover,
     VolumeOptions, catalog, check,
 };
 use weir_seal::WrappingKey;
@@ -354,12 +354,18 @@ pub(crate) async fn expect_bytes(volume: &LogVolume, offset: u64, expected: &[u8
     }
 }
 
+/// A check of the volume with its keys.
+pub(crate) async fn try_check(host: &Host) -> Result<CheckReport, LogError> {
+    check(&host.store, &host.env, (host.id, &host.keys), &CheckOptions::default(), |_| {}).await
+}
+
+pub(crate) async fn checked(host: &Host) -> CheckReport {
+    try_check(host).await.expect("the store answers")
+}
+
 /// Nothing damaged, nothing forgotten.
 pub(crate) async fn expect_whole(host: &Host) {
-    let report =
-        check(&host.store, &host.env, (host.id, &host.keys), &CheckOptions::default(), |_| {})
-            .await
-            .expect("the store answers");
+    let report = checked(host).await;
     assert_eq!((report.damage.len(), report.orphans.len()), (0, 0), "{report:?}");
 }
 
@@ -398,6 +404,12 @@ pub(crate) async fn newest_manifest(host: &Host) -> Manifest {
     let newest = listed.expect("listed").pop().expect("there is one");
     serde_json::from_slice(&host.open_store.get(&newest.key).await.expect("read"))
         .expect("a manifest")
+}
+
+/// Puts `bytes` in the place of what the store has under `key`.
+pub(crate) async fn replace(host: &Host, key: &str, bytes: impl Into<Bytes>) {
+    host.store.delete(key).await.expect("deleted");
+    host.store.put_create(key, vec![bytes.into()]).await.expect("put");
 }
 
 /// Keys of the volume's objects in the store.

@@ -145,34 +145,22 @@ impl ObjectHeader {
 
     /// How many blocks have a checksum in the header, and how many a length.
     fn blocks_needed(&self) -> (usize, usize) {
-        let blocks_of = |frames: &mut dyn Iterator<Item = &Frame>| {
-            frames.map(|frame| blocks::count(frame.raw_len) as usize).sum()
-        };
-        let (version, frames) = (self.version, &self.frames);
-        let sums = match self.sealed {
-            Some(_) => 0,
-            None => blocks_of(&mut frames.iter().filter(|frame| version.has_blocks(frame.codec))),
-        };
-        let packed = |frame: &&Frame| frame.codec == Codec::Lz4Blocks;
-        (sums, blocks_of(&mut frames.iter().filter(packed)))
+        let each = self.frames.iter().map(|frame| self.in_tables(frame));
+        each.fold((0, 0), |(sums, lens), own| (sums + own.0, lens + own.1))
+    }
+
+    fn in_tables(&self, frame: &Frame) -> (usize, usize) {
+        let (sums, lens) = self.version.in_tables(frame, self.sealed.is_some());
+        (sums as usize, lens as usize)
     }
 
     /// What is known of the blocks of each frame, in order.
-    fn all_blocks(&self) -> impl Iterator<Item = Blocks<'_>> {
+    pub(crate) fn all_blocks(&self) -> impl Iterator<Item = Blocks<'_>> {
         let (mut sums, mut lens) = (&self.sums[..], &self.lens[..]);
         self.frames.iter().map(move |frame| {
-            let count = blocks::count(frame.raw_len) as usize;
-            if !self.version.has_blocks(frame.codec) {
-                return Blocks::None;
-            }
-            match (frame.codec, self.sealed) {
-                (Codec::Lz4Blocks, _) => Blocks::Packed(Packed {
-                    lens: taken(&mut lens, count),
-                    sums: taken(&mut sums, count),
-                }),
-                (_, None) => Blocks::Plain(taken(&mut sums, count)),
-                (_, Some(_)) => Blocks::Sealed,
-            }
+            let (own_sums, own_lens) = self.in_tables(frame);
+            let (sums, lens) = (taken(&mut sums, own_sums), taken(&mut lens, own_lens));
+            Blocks::of(self.version, frame.codec, sums, lens)
         })
     }
 
