@@ -34,13 +34,13 @@ const READ_PIECES_FROM_BYTES: usize = 2 << 20;
 /// Bytes that the disk is given or asked for at a time: at this size the measured disk streams.
 const PIECE_BYTES: usize = 1 << 20;
 
+/// The same, where others are to get in between: a client's write waits for the piece before it.
+const SHORT_PIECE_BYTES: usize = 64 << 10;
+
 /// Bytes that are written to the page cache by one call. The kernel takes memory in pieces as large as the call, and
 /// large pieces are what was free for longest: where a VM gives free memory back to its host, they are fetched from
 /// there again, which took half of the CPU time of a volume that was written to at full speed.
 const CALL_BYTES: usize = 64 << 10;
-
-/// The same where others are to get in between: a client's write waits for the piece before it.
-const SHORT_PIECE_BYTES: usize = 64 << 10;
 
 /// Bytes of a deleted file that are given back at a time where the file system discards. A disk that discards 8 MiB
 /// answers nobody for 1.1 to 2.5 ms; in such steps a write of 16 KiB beside it takes 0.22 to 0.26 ms at the 99th
