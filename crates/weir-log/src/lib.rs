@@ -31,6 +31,7 @@ mod write;
 pub use check::space::{SnapshotSpace, snapshot_space};
 pub use check::{Awaited, CheckOptions, CheckReport, CheckStep, Damage, GIVEN_UP, check};
 pub use error::LogError;
+pub use format::blocks::BlockRange;
 pub use format::frame::Compression;
 pub use format::manifest::{Encryption, SnapshotRecord, Takeover, VolumeState};
 pub use ids::{ObjectId, ObjectSeq, WriteMark};
@@ -39,7 +40,7 @@ pub use options::{CheckpointLimits, CollectLimits, CollectPolicy, MapLimits, Vol
 pub use own::chain::Retention;
 pub use own::lease::{LeaseSettings, LeaseStatus, NodeLease};
 pub use read::block_store::BlockStore;
-pub use read::cache::{FrameCache, FrameKey, FrameResult, Look, MemoryFrameCache, ObjectKey};
+pub use read::cache::{FrameCache, FrameKey, FrameResult, Look, MemoryFrameCache, ObjectKey, Part};
 pub use read::table::FrameTable;
 pub use read::warm::WarmReport;
 pub use recover::args::{JOURNAL_FILE, LOCK_FILE, OnWait, OpenArgs};

@@ -23,8 +23,9 @@ use crate::read::{parts, to_usize};
 /// Frames of an object by their number.
 type Frames = BTreeMap<u32, Bytes>;
 
-/// Copies of payload bytes of an object, given as offset and length. Frames come from memory where that has them, from
-/// the local disk where the object's own checksums can be asked whether they are its bytes, and from the store.
+/// Copies of payload bytes of an object, given as offset and length. Frames come from memory and the local disk where
+/// these have them, and from the store. What may have been on the local disk, as what is in memory beside one may have
+/// been, is copied only where the object's own checksums say that it is the object's.
 ///
 /// # Errors
 /// As [`crate::read::fetch::frames`].
@@ -37,15 +38,21 @@ pub(crate) async fn pieces(
     let table = table_of(fetcher, object).await?;
     let spans = pieces.iter().map(|(offset, len)| frame_span(*offset, *len));
     let mut missing: BTreeSet<u32> = spans.flat_map(|(first, last)| first..=last).collect();
-    let mut frames = Frames::new();
+    let (mut frames, mut unvouched) = (Frames::new(), Frames::new());
+    let of_store_only =
+        !fetcher.disk.is_there() || weir_device::mutant("copies_from_memory_unchecked");
     let key = fetcher.key_of(object);
-    missing.retain(|index| {
-        let found = fetcher.cache.get(&FrameKey::whole(key, *index));
-        let is_missing = found.is_none();
-        frames.extend(found.map(|frame| (*index, frame)));
-        is_missing
-    });
-    let on_disk = from_disk(fetcher, pace, &table, object, &missing).await;
+    for index in &missing {
+        let in_memory = || fetcher.cache.get(&FrameKey::whole(key, *index));
+        if of_store_only {
+            frames.extend(in_memory().map(|frame| (*index, frame)));
+        } else if can_vouch(&table, *index) {
+            unvouched.extend(in_memory().map(|frame| (*index, frame)));
+        }
+    }
+    missing.retain(|index| !frames.contains_key(index));
+    let on_disk = missing.iter().copied().filter(|index| !unvouched.contains_key(index)).collect();
+    unvouched.extend(from_disk(fetcher, pace, &table, object, &on_disk).await);
     let store = match weir_device::mutant("stored_copies_read_without_leave") {
         true => fetcher.store.clone(),
         false => fetcher.store.at_pace(pace.clone()),
@@ -53,7 +60,7 @@ pub(crate) async fn pieces(
     let reader = Reader::at(fetcher, object, store);
     let cache = Arc::clone(&fetcher.cache);
     let got = fetcher.env.background(async move {
-        for (index, frame) in on_disk {
+        for (index, frame) in unvouched {
             if let Some(frame) = vouched(&table, object, index, frame) {
                 missing.remove(&index);
                 frames.insert(index, frame);
@@ -133,8 +140,8 @@ fn can_vouch(table: &FrameTable, index: u32) -> bool {
     table.key.is_none() && table.frame(index).is_some_and(is_raw)
 }
 
-/// A frame of the local disk, without what fills its last block up, if the object's checksums say that it is the frame.
-/// What is copied lasts, and the cache's own check is made for reads.
+/// A frame of the local disk, or one that may have come from there, without what fills its last block up, if the
+/// object's checksums say that it is the frame. What is copied lasts, and the cache's own check is made for reads.
 fn vouched(table: &FrameTable, object: ObjectId, index: u32, bytes: Bytes) -> Option<Bytes> {
     let place = table.frame(index)?;
     let len = to_usize(place.frame.raw_len.into());

@@ -4,11 +4,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use weir_cache::engine::{CacheSize, Found, ThreadCache};
 use weir_device::ErrorKind;
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_log::format::frame::Compression;
-use weir_log::{BlockStore, Closed, LogVolume, MemoryFrameCache};
+use weir_log::{
+    BlockRange, BlockStore, Closed, FrameCache, FrameKey, FrameResult, FrameTable, LogVolume, Look,
+    MemoryFrameCache, ObjectKey, Part,
+};
 use weir_pacer::Class;
 
 use crate::clones::clone_of;
@@ -286,5 +290,73 @@ fn the_collector_reads_the_local_disk_where_it_can() {
         }
         let [cached, uncached] = read_of_store[..] else { panic!("two runs") };
         assert!(cached < uncached / 2, "{cached} bytes read, and {uncached} without a cache");
+    });
+}
+
+/// Memory with a wrong last byte in each whole frame, as a local disk may have given it. Reads are not shown it.
+#[derive(Debug)]
+struct WrongFrames(MemoryFrameCache);
+
+impl FrameCache for WrongFrames {
+    fn get(&self, key: &FrameKey) -> Option<Bytes> {
+        let mut frame = self.0.get(key)?.to_vec();
+        *frame.last_mut()? ^= 1;
+        Some(frame.into())
+    }
+
+    fn part(&self, frame: &FrameKey, range: BlockRange) -> Part {
+        self.0.part(frame, range)
+    }
+
+    fn look(&self, key: &FrameKey) -> Look {
+        self.0.look(key)
+    }
+
+    fn settle(&self, key: FrameKey, result: Option<FrameResult>) {
+        self.0.settle(key, result);
+    }
+
+    fn keep(&self, key: FrameKey, bytes: Bytes) {
+        self.0.keep(key, bytes);
+    }
+
+    fn table(&self, object: &ObjectKey) -> Option<Arc<FrameTable>> {
+        self.0.table(object)
+    }
+
+    fn keep_table(&self, object: ObjectKey, table: Arc<FrameTable>) {
+        self.0.keep_table(object, table);
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+}
+
+/// What is copied lasts. Memory beside a local disk may have what that gave to reads.
+#[test]
+fn the_collector_copies_nothing_of_memory_that_the_object_does_not_vouch_for() {
+    run(async {
+        for compression in [Compression::None, Compression::Lz4] {
+            let mut host = Host::new().await;
+            host.options.compression = compression;
+            host.options.batch.bytes = 256 << 10;
+            let disk = SimDisk::new(5, SimDiskOptions::default());
+            let mut blocks = block_store(&host, &disk).await;
+            blocks.memory = Arc::new(WrongFrames(MemoryFrameCache::new(8 << 20)));
+            let volume = open(&host, &blocks).await;
+            let mut data = fill(&volume, 3).await;
+            volume.flush_remote().await.expect("stored");
+            for at in (0..SIZE).step_by(256 << 10) {
+                let from = usize::try_from(at).expect("small");
+                expect_bytes(&volume, at, &data[from..from + (256 << 10)]).await;
+            }
+            overwrite(&volume, &mut data).await;
+            volume.close().await.expect("closed");
+            drop(volume);
+            let memory = Arc::new(MemoryFrameCache::new(MEMORY_BYTES)).into();
+            let volume = open(&host, &memory).await;
+            read_all(&volume, &data).await;
+        }
     });
 }
