@@ -41,8 +41,8 @@ use weir_device::{BufferPool, FileReads, mutant};
 use weir_pacer::{Pace, Pacer, Request, RequestKind};
 
 use self::files::{
-    FileError, TEMPORARY_DIRECTORY, create_exclusively, discards, empty, is_local, open_cached,
-    random_token, read_at, read_cached, remove_stale, write_parts,
+    FileError, TEMPORARY_DIRECTORY, create_exclusively, discards, empty, is_local,
+    is_read_in_pieces, open_cached, random_token, read_at, read_cached, remove_stale, write_parts,
 };
 use self::held::{HeldFiles, ObjectFile};
 use crate::backend::{Backend, Got, Listed, Put, Reply, ReplyHere, Room, clamp};
@@ -278,8 +278,9 @@ impl State {
             Err(StoreError::NotFound { place: Place::new(&self.url, key) })
         };
         let read = |file: &_, range| read_at(file, range, pace);
-        let is_part = range.is_some();
-        if let Some(held) = self.held.get(key).filter(|_| is_part) {
+        let len = |range: &Range<u64>| range.end.saturating_sub(range.start);
+        let may_hold = range.as_ref().is_some_and(|range| !is_read_in_pieces(len(range), pace));
+        if let Some(held) = may_hold.then(|| self.held.get(key)).flatten() {
             if let Ok(Some(got)) = read_object(&held, range.clone(), read) {
                 return Ok(got);
             }
@@ -295,7 +296,7 @@ impl State {
             return not_found();
         };
         let got = read_object(&file, range, read).map_err(failed)?;
-        if is_part && pace.is_none() && got.is_some() {
+        if may_hold && got.is_some() {
             self.held.keep(key, &file);
         }
         got.map_or_else(not_found, Ok)

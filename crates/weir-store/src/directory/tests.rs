@@ -422,6 +422,10 @@ async fn a_held_file_is_read_by_the_thread_that_asks_as_long_as_it_is_the_object
     let quiet = Reads(|| ());
     let range = 50_000..54_096_u64;
     assert!(clients.get_here("a/b", range.clone(), &quiet, &buffers).await.is_none(), "not held");
+    let background = store.at_pace(Pace::new(&pacer, Class::Copy, &Pressure::default()));
+    background.get_range("a/b", 0..5).await.expect("read");
+    let found = clients.get_here("a/b", range.clone(), &quiet, &buffers).await;
+    assert!(found.is_none(), "background work reads with a file of its own");
     store.get_range("a/b", 0..5).await.expect("read");
     let counted = store.counters();
     let got = clients.get_here("a/b", range.clone(), &quiet, &buffers).await.expect("held");
@@ -435,7 +439,6 @@ async fn a_held_file_is_read_by_the_thread_that_asks_as_long_as_it_is_the_object
 
     let past_its_end = 99_999..100_001;
     assert!(clients.get_here("a/b", past_its_end, &quiet, &buffers).await.is_none());
-    let background = store.at_pace(Pace::new(&pacer, Class::Copy, &Pressure::default()));
     assert!(background.get_here("a/b", range.clone(), &quiet, &buffers).await.is_none());
     // Deleted, and emptied, just before the read.
     let path = top.path().join("a/b");
