@@ -41,24 +41,26 @@ pub(crate) async fn syncer(inner: Rc<Inner>) {
             return;
         }
         if wanted {
+            let request = inner.env.pacer.request(RequestKind::Sync, 0);
             // A failure has poisoned the journal and answered everyone.
-            let _ = sync_now(&inner).await;
+            if sync_now(&inner).await.is_ok() {
+                request.ended();
+            }
         } else {
             inner.flush_work.notified().await;
         }
     }
 }
 
-/// One sync of the file; what was acknowledged when it started is durable when it returns.
+/// One sync of the file; what was acknowledged when it started is durable when it returns. The pacer is told by whoever
+/// makes it for a client: for the upkeep of the journal nobody waits.
 pub(crate) async fn sync_now(inner: &Rc<Inner>) -> Result<(), JournalError> {
     let acked_at_start = inner.state.borrow().acked();
-    let request = inner.env.pacer.request(RequestKind::Sync, 0);
     let waiting = inner.disk_waits.begin(&*inner.env.clock);
     let result = if mutant("skip_fdatasync") { Ok(()) } else { inner.file.sync().await };
     drop(waiting);
     match result {
         Ok(()) => {
-            request.ended();
             let mut state = inner.state.borrow_mut();
             state.counters.fsyncs += 1;
             // A sync that succeeds after a failed one proves nothing.

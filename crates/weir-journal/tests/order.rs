@@ -31,6 +31,22 @@ fn a_write_is_in_the_sink_before_it_is_answered_and_survives_a_crash() {
 }
 
 #[test]
+fn the_pacer_sees_what_clients_do_and_no_upkeep() {
+    run(async {
+        let disk = steady_disk(1);
+        let (directory, key, env) = (disk.directory(), key(), env_of(&disk));
+        let config = small_config();
+        let created = Journal::create(&directory, NAME, IDENTITY, key.as_ref(), config, &env);
+        let journal = created.await.expect("a fresh journal").journal;
+        journal.begin_epoch(Epoch(1), OPENING).await.expect("first epoch");
+        let is_there = || env.pacer.seen().bytes_per_second.is_some();
+        assert!(!is_there(), "superblocks were written and synced");
+        write(&journal, 8192, 1, 4096).await;
+        assert!(is_there());
+    });
+}
+
+#[test]
 fn what_arrives_during_a_record_goes_into_the_next_one() {
     run(async {
         let disk = steady_disk(1);
