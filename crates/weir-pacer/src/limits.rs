@@ -8,7 +8,8 @@ pub(crate) const WINDOW: Duration = Duration::from_millis(20);
 /// One window in so many belongs to clients alone. What they see in it is the baseline.
 pub(crate) const PAUSED_ONE_IN: u64 = 50;
 
-/// The same in as many windows after a client came back: what was learned at first is soon learned anew.
+/// One in so many during the first [`PAUSED_ONE_IN`] windows after a client came back: what was learned at first is
+/// soon learned anew.
 pub(crate) const PAUSED_ONE_IN_AT_FIRST: u64 = 10;
 
 /// Windows that a client has alone when it comes back after a rest: a rate is worth nothing without a baseline.
@@ -28,14 +29,15 @@ pub(crate) const REST: Duration = Duration::from_millis(300);
 /// The same for a client that made no pauses lately: a burst has ended long before.
 pub(crate) const REST_MIN: Duration = Duration::from_millis(60);
 
+/// Without an answer for so long, background work goes at full speed though a request is on its way: a disk that
+/// answers nobody must not hold up what could free it.
+pub(crate) const STANDS_STILL: Duration = Duration::from_secs(10);
+
 /// A client is there for so many times the longest of its pauses.
 pub(crate) const PAUSES_OF_REST: u32 = 4;
 
 /// Pauses of clients are remembered for at least so long, and at most twice as long while requests come.
 pub(crate) const PAUSES_REMEMBERED: Duration = Duration::from_secs(5);
-
-/// The same while a request is on its way: a disk that answers nobody for so long must not hold up what could free it.
-pub(crate) const STANDS_STILL: Duration = Duration::from_secs(10);
 
 /// Windows in a row that are paused at most until a request that began in them has ended.
 pub(crate) const PAUSE_WINDOWS_MAX: u64 = 10;
@@ -68,7 +70,7 @@ pub(crate) const RATE_MAX: f64 = (8_u64 << 30) as f64;
 /// Bytes that one operation without bytes stands for, as a deletion: it takes a disk as long as a write of so many.
 pub(crate) const BYTES_PER_OPERATION: u64 = 1 << 20;
 
-/// Windows of the baseline: the share that a new paused window has in it is one in so many.
+/// Weight of a new paused window in the baseline: one in so many.
 pub(crate) const BASELINE_WINDOWS: f64 = 4.0;
 
 /// The same where it is faster than the baseline: that clients are held up in a paused window has many reasons, that

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use crate::{Class, Leave, Pacer, Work, mutant};
 
-/// How much a kind of work presses: from 0, nothing does, to 1, clients wait for it. A clone is the same; whoever does
-/// the work says it, and it counts at once, also for what waits already.
+/// How much a kind of work presses: from 0, nothing does, to 1, clients wait for it. Clones share one value.
+/// Whoever does the work sets it; what waits already goes by it from its next window on.
 #[derive(Clone, Debug, Default)]
 pub struct Pressure(Arc<AtomicU32>);
 
@@ -30,12 +30,12 @@ impl Pressure {
         u32::try_from(share).unwrap_or(Self::FULL)
     }
 
-    /// Says it, in thousandths.
+    /// Sets the pressure, in thousandths.
     pub fn set(&self, thousandths: u32) {
         self.0.store(thousandths.min(Self::FULL), Ordering::Relaxed);
     }
 
-    /// As it was said last, in thousandths.
+    /// As it was set last, in thousandths.
     #[must_use]
     pub fn thousandths(&self) -> u32 {
         self.0.load(Ordering::Relaxed)

@@ -137,7 +137,7 @@ impl Pacer {
         Answer::Go { is_charged }
     }
 
-    /// From now on background work gets everything, also what waits already, or what the law leaves it.
+    /// With `true` all background work gets leave, what waits included; with `false` the law decides again.
     pub fn set_drain(&self, drain: bool) {
         self.state().drain = drain;
     }

@@ -160,7 +160,7 @@ impl Store {
     }
 
     /// The same store for work in the background: what it moves waits for leave of the pacer, in a directory piece by
-    /// piece, elsewhere an object at a time. Counters are shared.
+    /// piece; elsewhere what it writes does, an object at a time. Counters are shared.
     #[must_use]
     pub fn at_pace(&self, pace: Pace) -> Self {
         let inner = Arc::clone(&self.inner);

@@ -293,6 +293,15 @@ fn a_codec_of_version_4_is_refused_in_version_3_and_in_an_encrypted_object() {
 }
 
 #[test]
+fn what_is_reserved_in_a_frame_is_refused() {
+    for at in 13..16 {
+        let bytes = unhex(include_str!("../../testdata/v4/object.hex"));
+        let refused = tampered(bytes, |bytes| bytes[object::FIXED_BYTES + at] = 1).unwrap_err();
+        assert!(refused.to_string().contains("reserved"), "{refused}");
+    }
+}
+
+#[test]
 fn gc_object_version_1_is_frozen() {
     let bytes = object(ObjectKind::Gc);
     frozen("gc", &bytes, include_str!("../../testdata/v1/gc.hex"));

@@ -393,7 +393,8 @@ impl ObjectHeader {
     #[must_use]
     pub fn header_len(&self) -> u64 {
         let tables = (FIXED_BYTES + self.tables_len()) as u64;
-        // Blocks in pages of their own, where there are enough of them: a cold one is one page to read, not two.
+        // Raw blocks in pages of their own, where there are enough: a cold one is one page to read, not two. (Packed
+        // ones count too, to no use; version 4 has it so.)
         let in_pages = self.sums.len() * BLOCK_BYTES as usize >= FRAME_BYTES as usize;
         if in_pages { tables.next_multiple_of(BLOCK_BYTES.into()) } else { tables }
     }

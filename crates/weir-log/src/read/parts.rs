@@ -1,4 +1,4 @@
-//! Parts of raw frames: the blocks that a read needs, each fetched once at a time, verified before anybody sees it, and
+//! Parts of frames: the blocks that a read needs, each fetched once at a time, verified before anybody sees it, and
 //! kept by itself. What the store has in memory is read on the thread that asks.
 
 use std::cell::Cell;

@@ -30,8 +30,8 @@ pub(crate) struct Pressures {
     delete: Pressure,
     /// Who waits for background work of the volume.
     awaited: Cell<u32>,
-    /// Uploads follow the writes: the journal was too full for a burst, and clients have not paused since until it was
-    /// empty.
+    /// Uploads follow the writes: set when the journal reaches [`FOLLOW_FROM_PERCENT`], cleared once it is empty and no
+    /// client is there.
     follows: Cell<bool>,
 }
 
@@ -49,7 +49,7 @@ impl Drop for Awaited<'_> {
     fn drop(&mut self) {
         let awaited = &self.0.pressures.awaited;
         awaited.set(awaited.get() - 1);
-        // Who holds the state says it anew before long.
+        // Whoever has the state borrowed calls `press` soon.
         if let Ok(state) = self.0.state.try_borrow() {
             self.0.press(&state);
         }

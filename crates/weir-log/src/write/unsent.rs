@@ -67,7 +67,7 @@ impl Unsent {
         });
     }
 
-    /// Of a closed batch, the newest but for those behind it, only a part is on its way: the other part stays unsent.
+    /// Only the first part of a closed batch is sent; the rest stays unsent, and is a batch of its own.
     pub(crate) fn on_cut(&mut self, part: &Batch) {
         let Some(index) = self.waiting.iter().position(|waiting| waiting.last > part.last) else {
             return;

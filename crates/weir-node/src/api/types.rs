@@ -309,7 +309,7 @@ pub struct Background {
 /// A kind of work in the background.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BackgroundClass {
-    /// `upload`, `collect`, `delete`.
+    /// `upload`, `collect`, `delete`, `fill`.
     pub class: String,
     /// Bytes that it moved.
     pub bytes: u64,
@@ -319,7 +319,7 @@ pub struct BackgroundClass {
     pub waited_ms: u64,
 }
 
-/// Limits on uploads to the store, none where there is no limit, and whether clients are spared.
+/// Limits on uploads to the store, none where there is no limit, and whether background work yields to nobody.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {

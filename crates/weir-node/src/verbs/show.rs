@@ -1,5 +1,7 @@
 //! `weir volume show`.
 
+use std::time::Duration;
+
 use axum::http::Method;
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -88,12 +90,13 @@ pub fn tell_shown(shown: &Shown) -> Told {
         rows.push(("not in the store yet", serving.at_risk.to_string()));
         if let Some(log) = &serving.log {
             if log.rpo_ms > 0 {
+                let rpo = Duration::from_millis(log.rpo_ms);
                 let missed = match log.rpo_missed {
                     0 => String::new(),
                     1 => ", missed by 1 batch".to_owned(),
                     count => format!(", missed by {count} batches"),
                 };
-                rows.push(("rpo", format!("{} s{missed}", log.rpo_ms / 1000)));
+                rows.push(("rpo", format!("{} s{missed}", rpo.as_secs_f64())));
             }
             let [live, used] = [log.live_bytes, log.used_bytes].map(human);
             if log.used_bytes > 0 {

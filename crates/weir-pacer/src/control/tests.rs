@@ -372,7 +372,7 @@ fn a_client_that_made_no_pauses_has_ended_sooner_than_one_that_did() {
     assert!(!is_free_after(&forgotten[..4000], 290), "it is remembered for a while");
 }
 
-/// Its last request may have taken longer than a client that is away makes no new one.
+/// A request may take longer than the silence after which a client counts as away.
 #[test]
 fn a_client_that_was_answered_just_now_is_there() {
     let mut control = Control::default();

@@ -116,7 +116,10 @@ impl ObjectHeader {
         let tag_len = if self.sealed.is_some() { u32_of(TAG_BYTES) } else { 0 };
         for _ in 0..frames {
             let (stored_len, raw_len, crc) = (reader.u32()?, reader.u32()?, reader.u32()?);
-            let [code, ..] = reader.array::<4>()?;
+            let [code, reserved @ ..] = reader.array::<4>()?;
+            if reserved != [0; 3] {
+                return Err(reader.field("reserved", 1));
+            }
             let codec = Codec::from_code(code).ok_or_else(|| reader.field("codec", code.into()))?;
             let wrong = reader.field("frame length", stored_len.into());
             if raw_len == 0 || raw_len > FRAME_BYTES {
