@@ -8,8 +8,8 @@ use weir_journal::limits::{PIECES_PER_RECORD_MAX, RECORD_BYTES_LIMIT};
 /// costs one round trip, and 64 KiB is where LZ4 stops gaining from longer input.
 pub const FRAME_BYTES: u32 = 64 << 10;
 
-/// Bytes of a block of a frame, which from version 3 on can be read and verified without the others: the page of the page cache and
-/// the block of file systems, whose random reads ask for as much.
+/// Bytes of a block of a frame, which from version 3 on can be read and verified without the others: the page of the
+/// page cache and the block of file systems, whose random reads ask for as much.
 pub const BLOCK_BYTES: u32 = 4 << 10;
 
 /// Largest payload of an object in bytes. Below 64 MiB, so that payloads of neighbouring objects never touch in the

@@ -1,13 +1,13 @@
 //! How fast background work may go beside clients (vStore, III-B, made general).
 //!
 //! *Background work* is whatever no client waits for at this moment: uploads, copies of the collector, deletions. Each
-//! piece of it asks the [`Pacer`] of the node for leave before it moves bytes, and before it takes a lock that others wait
-//! for. Work that a client comes to wait for asks with a pressure of 1, and goes at once.
+//! piece of it asks the [`Pacer`] of the node for leave before it moves bytes, and before it takes a lock that others
+//! wait for. Work that a client comes to wait for asks with a pressure of 1, and goes at once.
 //!
 //! What clients feel is measured where it arises, and compared with a *baseline*: the same kinds of requests in windows
-//! of 20 ms that they have alone, one in fifty, and more of them when they come back. The rate of background work follows
-//! the difference, window by window. Without a client for a while there is nothing to regulate, and it goes at full
-//! speed.
+//! of 20 ms that they have alone, one in fifty, and more of them when they come back. The rate of background work
+//! follows the difference, window by window. Without a client for a while there is nothing to regulate, and it goes at
+//! full speed.
 //!
 //! `leave` waits; samples are a lock of a few instructions. Nothing here fails.
 

@@ -38,18 +38,7 @@ pub(crate) async fn pieces(
     let table = table_of(fetcher, object).await?;
     let spans = pieces.iter().map(|(offset, len)| frame_span(*offset, *len));
     let mut missing: BTreeSet<u32> = spans.flat_map(|(first, last)| first..=last).collect();
-    let (mut frames, mut unvouched) = (Frames::new(), Frames::new());
-    let of_store_only =
-        !fetcher.disk.is_there() || weir_device::mutant("copies_from_memory_unchecked");
-    let key = fetcher.key_of(object);
-    for index in &missing {
-        let in_memory = || fetcher.cache.get(&FrameKey::whole(key, *index));
-        if of_store_only {
-            frames.extend(in_memory().map(|frame| (*index, frame)));
-        } else if can_vouch(&table, *index) {
-            unvouched.extend(in_memory().map(|frame| (*index, frame)));
-        }
-    }
+    let (mut frames, mut unvouched) = from_memory(fetcher, &table, object, &missing);
     missing.retain(|index| !frames.contains_key(index));
     let on_disk = missing.iter().copied().filter(|index| !unvouched.contains_key(index)).collect();
     unvouched.extend(from_disk(fetcher, pace, &table, object, &on_disk).await);
@@ -57,7 +46,7 @@ pub(crate) async fn pieces(
         true => fetcher.store.clone(),
         false => fetcher.store.at_pace(pace.clone()),
     };
-    let reader = Reader::at(fetcher, object, store);
+    let (reader, key) = (Reader::at(fetcher, object, store), fetcher.key_of(object));
     let cache = Arc::clone(&fetcher.cache);
     let got = fetcher.env.background(async move {
         for (index, frame) in unvouched {
@@ -101,6 +90,23 @@ pub(crate) async fn pieces(
         pieces.iter().map(copy).collect()
     });
     Ok(got.await.ok_or(LogError::ShuttingDown)??)
+}
+
+/// What memory has of these frames: those of the store, and those that may have come from the local disk, as far as the
+/// object can vouch for them.
+fn from_memory(
+    fetcher: &Fetcher,
+    table: &FrameTable,
+    object: ObjectId,
+    wanted: &BTreeSet<u32>,
+) -> (Frames, Frames) {
+    let key = fetcher.key_of(object);
+    let look = |index: &u32| Some((*index, fetcher.cache.get(&FrameKey::whole(key, *index))?));
+    if !fetcher.disk.is_there() || weir_device::mutant("copies_from_memory_unchecked") {
+        return (wanted.iter().filter_map(look).collect(), Frames::new());
+    }
+    let can_vouch = |index: &&u32| can_vouch(table, **index);
+    (Frames::new(), wanted.iter().filter(can_vouch).filter_map(look).collect())
 }
 
 /// What the local disk has of these frames.

@@ -16,11 +16,13 @@ use crate::format::manifest::HexId;
 use crate::ids::ObjectId;
 use crate::read::table::FrameTable;
 
-/// Part of the cache that frame tables may take, as a divisor: 48 MiB by default, for 35 GiB of full objects.
+/// Part of the cache that frame tables may take, as a divisor: 48 MiB by default, for 33 GiB of full
+/// objects, or 24 where all of their blocks are compressed one by one.
 const TABLES_DIVISOR: u64 = 4;
 
-/// Bytes that a frame table takes in the cache beside its own.
-const TABLE_ENTRY_BYTES: u64 = 256;
+/// Bytes that an entry takes in the cache beside its own: key, slot and place in the queue, of which the tables are not
+/// always full.
+const ENTRY_BYTES: u64 = 256;
 
 /// An object of one history of its volume. Where a store was set back, other objects get the names of those that are
 /// gone, while a process that read those may live on.
@@ -158,6 +160,11 @@ struct Slot {
     referenced: bool,
 }
 
+/// Bytes that a frame or a block takes in the cache.
+fn bytes_of(frame: &Bytes) -> u64 {
+    frame.len() as u64 + ENTRY_BYTES
+}
+
 #[derive(Default)]
 struct Frames {
     slots: Keyed<FrameKey, Slot>,
@@ -188,20 +195,20 @@ impl Frames {
     }
 
     fn insert(&mut self, key: FrameKey, frame: Bytes, bytes_max: u64) {
-        let len = frame.len() as u64;
-        if len > bytes_max {
+        let bytes = bytes_of(&frame);
+        if bytes > bytes_max {
             return;
         }
         match self.slots.insert(key, Slot { frame, referenced: false }) {
-            Some(old) => self.bytes -= old.frame.len() as u64,
+            Some(old) => self.bytes -= bytes_of(&old.frame),
             None => self.queue.push_back(key),
         }
-        self.bytes += len;
+        self.bytes += bytes;
         self.evict(bytes_max);
     }
 
     fn keep_table(&mut self, object: ObjectKey, table: Arc<FrameTable>, bytes_max: u64) {
-        let bytes = |table: &FrameTable| table.bytes() + TABLE_ENTRY_BYTES;
+        let bytes = |table: &FrameTable| table.bytes() + ENTRY_BYTES;
         self.table_bytes += bytes(&table);
         match self.tables.insert(object, table) {
             Some(old) => self.table_bytes -= bytes(&old),
@@ -230,7 +237,7 @@ impl Frames {
             if std::mem::take(&mut slot.get_mut().referenced) {
                 self.queue.push_back(victim);
             } else {
-                self.bytes -= slot.remove().frame.len() as u64;
+                self.bytes -= bytes_of(&slot.remove().frame);
             }
         }
     }
@@ -350,12 +357,12 @@ mod tests {
 
     #[test]
     fn keeps_its_limit_and_spares_what_was_used() {
-        let cache = MemoryFrameCache::new(300);
+        let cache = MemoryFrameCache::new(3 * (100 + ENTRY_BYTES));
         let keep = |seq| cache.settle(key(seq), Some(Ok(Bytes::from(vec![0; 100]))));
         (0..3).for_each(keep);
         assert!(cache.get(&key(0)).is_some());
         keep(3);
-        assert_eq!(cache.bytes(), 300);
+        assert_eq!(cache.bytes(), 3 * (100 + ENTRY_BYTES), "what an entry takes is counted too");
         assert!(cache.get(&key(0)).is_some(), "used since it came, so spared");
         assert!(cache.get(&key(1)).is_none(), "the oldest that was not used went");
     }
@@ -363,9 +370,10 @@ mod tests {
     #[test]
     fn frame_tables_keep_their_limit() {
         let table = || Arc::new(FrameTable::empty());
-        let room = 10 * (table().bytes() + TABLE_ENTRY_BYTES);
+        let room = 10 * (table().bytes() + ENTRY_BYTES);
         let cache = MemoryFrameCache::new(room * TABLES_DIVISOR);
-        let frame = Bytes::from(vec![0; usize::try_from(room * (TABLES_DIVISOR - 1)).unwrap()]);
+        let frame = room * (TABLES_DIVISOR - 1) - ENTRY_BYTES;
+        let frame = Bytes::from(vec![0; usize::try_from(frame).unwrap()]);
         cache.settle(key(100), Some(Ok(frame)));
         let object = |seq: u64| key(seq).object;
         (0..=10).for_each(|seq| cache.keep_table(object(seq), table()));
@@ -407,7 +415,7 @@ mod tests {
     /// A store that was set back under a living process: the same name, another object.
     #[test]
     fn objects_of_the_same_name_in_two_histories_are_two() {
-        let cache = MemoryFrameCache::new(300);
+        let cache = MemoryFrameCache::new(1000);
         let of = |byte| {
             let object = ObjectKey { history: Some(HexId([byte; 16])), ..key(1).object };
             FrameKey::whole(object, 0)
