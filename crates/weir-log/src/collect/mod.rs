@@ -113,7 +113,7 @@ impl Collector {
     }
 
     /// Objects on their way, and sources that are read, at a time.
-    pub(crate) fn pace(&self, objects: &ObjectMap, limits: &CollectLimits) -> usize {
+    pub(crate) fn objects_at_a_time(&self, objects: &ObjectMap, limits: &CollectLimits) -> usize {
         let pace = backpressure::pace(self.live_percent(objects), limits.kept_percent());
         if self.is_wanted() { pace.max(PACE_WANTED) } else { pace }
     }

@@ -85,7 +85,7 @@ impl Shared {
     pub(crate) fn press(&self, state: &State) {
         let is_awaited = self.pressures.awaited.get() > 0;
         let hurries = (is_awaited && !weir_device::mutant("awaited_work_waits"))
-            || self.drains()
+            || self.is_closing_or_frozen()
             || self.stopped.get()
             || self.journal.is_poisoned();
         let (used, capacity) = self.journal.used_and_capacity();

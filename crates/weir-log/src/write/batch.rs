@@ -153,10 +153,10 @@ impl Batch {
         &self,
         limits: &BatchLimits,
         last_was_small: bool,
-        way: Duration,
+        lead_time: Duration,
     ) -> Instant {
         let stretch = last_was_small && self.payload_bytes < limits.small_bytes;
-        let age_max = limits.rpo - way.min(limits.rpo / 2);
+        let age_max = limits.rpo - lead_time.min(limits.rpo / 2);
         self.opened_at + if stretch { age_max } else { limits.age.min(age_max) }
     }
 

@@ -134,7 +134,7 @@ impl WriteState {
         if self.closed.is_empty()
             && let Some(batch) = &self.batch
         {
-            let at = batch.due_at(limits, self.last_object_small, self.unsent.way());
+            let at = batch.due_at(limits, self.last_object_small, self.unsent.lead_time());
             let pressed = self.pipeline.in_flight() == 0 && nearly_full;
             if pressed || Instant::now() >= at || failed {
                 let small = batch.payload_bytes < limits.small_bytes;

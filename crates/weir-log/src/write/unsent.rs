@@ -32,7 +32,7 @@ pub(crate) struct Unsent {
 }
 
 /// What a batch is given for its way beyond the time that the slowest of the latest ones took: as long again, and this.
-const WAY_MARGIN: Duration = Duration::from_millis(200);
+const LEAD_TIME_MARGIN: Duration = Duration::from_millis(200);
 
 /// Bytes and ages of what is not in the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,8 +103,8 @@ impl Unsent {
     }
 
     /// How long before it is to be in the store a batch should be closed.
-    pub(crate) fn way(&self) -> Duration {
-        self.slowest * 2 + WAY_MARGIN
+    pub(crate) fn lead_time(&self) -> Duration {
+        self.slowest * 2 + LEAD_TIME_MARGIN
     }
 
     /// Age of the oldest write of a closed batch on its way.

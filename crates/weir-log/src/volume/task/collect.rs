@@ -43,9 +43,9 @@ impl Shared {
         }
     }
 
-    fn collector_pace(&self) -> usize {
+    fn objects_at_a_time(&self) -> usize {
         let state = self.state.borrow();
-        state.collector.pace(&state.head.objects, &self.options.collect)
+        state.collector.objects_at_a_time(&state.head.objects, &self.options.collect)
     }
 
     fn is_over(&self) -> bool {
@@ -54,11 +54,11 @@ impl Shared {
 
     /// Whether the collector must keep still: the volume has ended, is being closed, or is being set back.
     fn collector_is_held(&self) -> bool {
-        self.is_over() || self.drains()
+        self.is_over() || self.is_closing_or_frozen()
     }
 
     /// Whether the volume is being closed or set back: the collector keeps still, and all data goes to the store.
-    pub(crate) fn drains(&self) -> bool {
+    pub(crate) fn is_closing_or_frozen(&self) -> bool {
         self.closing.get() || self.frozen.get()
     }
 }
@@ -129,7 +129,7 @@ async fn wait_for_room(shared: &Shared) {
     loop {
         let mut progress = pin!(shared.progress.notified());
         progress.as_mut().enable();
-        if over() || shared.state.borrow().collector.in_flight() < shared.collector_pace() {
+        if over() || shared.state.borrow().collector.in_flight() < shared.objects_at_a_time() {
             return;
         }
         progress.await;
@@ -204,7 +204,7 @@ async fn read(shared: &Rc<Shared>, runs: &[Run]) -> Option<Vec<Bytes>> {
         let read = bulk::pieces(&shared.fetcher, &pace, object, pieces);
         async move { (object, read.await, places) }
     });
-    let mut reads = stream::iter(reads).buffer_unordered(shared.collector_pace());
+    let mut reads = stream::iter(reads).buffer_unordered(shared.objects_at_a_time());
     let mut payload = vec![Bytes::new(); runs.len()];
     let mut whole = true;
     while let Some((object, pieces, places)) = reads.next().await {

@@ -104,7 +104,7 @@ fn next(shared: &Shared) -> Next {
     // After a failure of the journal what was flushed before must reach the store, so it does not wait for the
     // collector.
     let failed = shared.journal.is_poisoned();
-    let hurries = shared.drains() || failed;
+    let hurries = shared.is_closing_or_frozen() || failed;
     let limits = &shared.options;
     if !hurries && let Some(until) = collector.holds_data_until(&head.objects, &limits.collect) {
         return Next::WaitUntil(Some(until));
