@@ -94,3 +94,19 @@ check "and a repair that cannot mend it says so" test $? = 3
 check "with what can be done" grep -q 'put what the store has of demo back from a backup' "$work/out"
 cp "$work/manifest" "$manifest"
 check "put back, it is whole" "$weir" volume check demo
+start
+manifest=$(find "${log%/log}/manifest" -name '*.json' | sort | tail -1)
+sed -i 's/"size": [0-9]*/"size": 1/' "$manifest"
+check "beside a process that serves it, that is found too" says 'one thing is damaged' volume check demo
+: >"$work/weir.log"
+kill -USR2 "$weir_pid"
+# The next program could not open it.
+wait_until "the program is not replaced" grep -q 'not replaced: volume demo could not be opened again' "$work/weir.log"
+check "it is served on" io "read 0 16M"
+check "a repair has the process write it anew" "$weir" volume repair demo --yes
+check "so it is whole" "$weir" volume check demo
+: >"$work/weir.log"
+kill -USR2 "$weir_pid"
+wait_until "and the program is replaced" grep -q 'replacing the program' "$work/weir.log"
+wait_until "it is served" io "read 0 16M"
+stop

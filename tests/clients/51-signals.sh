@@ -2,6 +2,7 @@
 # Signals on a bad day: a store that is away while writers wait for a full journal, a volume that another host took,
 # signals that follow each other closely.
 . "$(dirname "$0")/_lib.sh"
+status_says() { { "$weir" status 2>&1; [ $? = "$1" ]; } >"$work/status.log" && grep -qE -- "$2" "$work/status.log"; }
 if [ "$(id -u)" != 0 ]; then
     skip "a store that goes away needs root, to mount it"
     exit 0
@@ -167,3 +168,30 @@ for pause in 0.005 0.01 0.02 0.03 0.04 0.05 0.06 0.08; do
 done
 check "SIGTERM 5 to 80 ms after SIGUSR2 is never lost" [ "$heard" = 8 ]
 weir_pid=
+
+# ---- another process of this machine has volumes open as the service starts, as a verb may ----
+export WEIR_STORE=file://$work/store/locked WEIR_DATA_DIR=$work/locked
+printf '[[volumes]]\nname = "%s"\nsize = "64M"\njournal = "64M"\n' jam well >"$work/weir.toml"
+serve
+check "a write" put jam 9 0 1M
+stop
+hold() { # hold SECONDS FILE: locks it as a process does that opens the volume
+    flock -x "$2" sh -c "echo \$\$ >'$2'; touch '$work/held'; exec sleep $1" &
+    processes+=("$!")
+    wait_until "the lock is held" test -e "$work/held"
+    rm "$work/held"
+}
+for lock in "$WEIR_DATA_DIR"/volumes/*/lock; do hold 2 "$lock"; done
+serve
+check "a service waits a moment for who has its volumes open" status_says 0 "jam +ok"
+check "it has what was written" holds jam 9 0 1M
+stop
+locks=("$WEIR_DATA_DIR"/volumes/*/lock)
+hold 9 "${locks[0]}"
+serve
+check "one that takes longer delays only its own volume" \
+    status_says 3 "it is being opened: waiting for process .* open, and does not say that it serves it"
+wait_seconds=15 wait_until "that is served once it has ended" status_says 0 "jam +ok"
+check "status has nothing more of it" status_says 0 "well +ok"
+check "nor is anything lost" holds jam 9 0 1M
+stop

@@ -2,6 +2,7 @@
 //! missing and which bytes of the volume are lost by it. Changes nothing.
 
 pub(crate) mod late;
+pub(crate) mod opens;
 pub(crate) mod space;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -450,6 +451,10 @@ fn damage_of(error: LogError) -> Result<(Option<ObjectId>, String), LogError> {
             Ok((ObjectId::parse_key(&place.key), "it is missing".to_owned()))
         }
         LogError::Inconsistent { .. } | LogError::Json { .. } => Ok((None, message)),
+        LogError::Origin { origin, source, .. } => {
+            let (object, problem) = damage_of(*source)?;
+            Ok((object, format!("it begins as {origin}: {problem}")))
+        }
         // What a newer program wrote is not damaged.
         other => Err(other),
     }

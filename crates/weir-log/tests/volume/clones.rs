@@ -9,8 +9,8 @@ use weir_log::limits::{HEADER_GUESS_BYTES, REFERENCES_LOOK_INTERVAL};
 use weir_log::{Closed, LogError, LogVolume, MemoryFrameCache, Takeover};
 
 use crate::support::{
-    Host, SIZE, expect_bytes, expect_whole, fill, filling, name, objects, pattern, read, run, show,
-    write,
+    Host, SIZE, checked, expect_bytes, expect_whole, fill, filling, name, object_key, objects,
+    pattern, read, replace, run, show, write,
 };
 
 /// A host of its own for a clone of `parent@snapshot`.
@@ -336,6 +336,37 @@ fn what_a_flatten_leaves_out_of_a_damaged_frame_is_no_zeroes_to_others() {
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         host.faults.heal(&hurt);
         expect_bytes(&volume, 0, &data).await;
+    });
+}
+
+/// What every opening reads first: of a clone, the snapshot that it begins as; of a volume, its manifest and the root
+/// of its checkpoint.
+#[test]
+fn what_keeps_a_volume_from_being_opened_is_damage() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        fill(&volume, 1).await;
+        let root = volume.snapshot(&name("cut")).await.expect("taken").checkpoint;
+        volume.close().await.expect("closed");
+        drop(volume);
+        let root = object_key(&host, root.sequence, root.epoch);
+        let clone = clone_of(&host, 7, ("demo", "cut"), "copy").await;
+        let damage = async |host: &Host| {
+            weir_log::damage_to_opening(&host.store, &host.env, host.id).await.expect("it answers")
+        };
+        assert_eq!((damage(&host).await, damage(&clone).await), (None, None));
+        host.faults.flip_bit(&root, 100);
+        let found = damage(&clone).await.expect("it begins as that");
+        assert!(found.contains(&root), "{found}");
+        let places: Vec<_> = checked(&clone).await.damage.into_iter().map(|d| d.place).collect();
+        assert_eq!(places, [root.clone()]);
+        host.faults.heal(&root);
+        assert_eq!(damage(&clone).await, None);
+        let manifests = host.store.list(&format!("{}/manifest/", host.id), None).await;
+        let newest = manifests.expect("listed").pop().expect("there is one").key;
+        replace(&host, &newest, "no manifest").await;
+        assert!(damage(&host).await.is_some());
     });
 }
 

@@ -388,6 +388,27 @@ fn what_only_a_damaged_snapshot_needs_is_looked_at_like_the_rest() {
     });
 }
 
+/// Opened with a snapshot whose checkpoint is damaged, a volume does not know what snapshots reach.
+#[test]
+fn what_snapshots_may_need_is_not_passed_over_by_a_repair() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        fill(&volume, 1).await;
+        let root = volume.snapshot(&name("hurt")).await.expect("taken").checkpoint;
+        fill(&volume, 2).await;
+        volume.close().await.expect("closed");
+        drop(volume);
+        let root = object_key(&host, root.sequence, root.epoch);
+        host.faults.flip_bit(&root, 100);
+        let (volume, _) = host.other(7).open().await;
+        let named = named_by(&checked(&host).await);
+        assert_eq!(named, [ObjectId::parse_key(&root).expect("an object")]);
+        let done = volume.repair(&named, GivenUp::Error, |_| {}).await.expect("repaired");
+        assert_eq!((done.snapshot_objects, done.lost_bytes, done.removed_objects), (1, 0, 0));
+    });
+}
+
 #[test]
 fn orphans_go_and_what_snapshots_show_stays() {
     run(async {

@@ -122,10 +122,22 @@ pub(crate) fn holder_among(
 impl Home {
     /// The processes that serve volumes from this data directory.
     pub(crate) async fn processes(&self) -> Result<Vec<Process>, NodeError> {
+        self.processes_if(|_| true).await
+    }
+
+    /// Those of them that `is_asked` says, which is shown their process.
+    async fn processes_if(
+        &self,
+        is_asked: impl Fn(ProcessId) -> bool,
+    ) -> Result<Vec<Process>, NodeError> {
+        let is_asked = &is_asked;
         let mut asked = Vec::new();
         for (path, volume) in self.data.api_sockets()? {
             asked.push(async move {
                 let Some(mut client) = Client::connect(&path).await? else { return Ok(None) };
+                if !is_asked(client.process()) {
+                    return Ok(None);
+                }
                 let status = client.status().await;
                 Ok::<_, NodeError>(Some(Process { id: client.process(), status, volume, client }))
             });
@@ -211,7 +223,14 @@ impl Home {
         id: VolumeId,
         error: NodeError,
     ) -> NodeError {
-        let processes = match self.processes().await {
+        // Whoever locks it says which process that is. One that does not serve yet is not to wait for its own answer.
+        let is_asked = |process: ProcessId| match &error {
+            NodeError::Held { process: ProcessId(Some(holder)), .. } => {
+                process.0.is_none_or(|process| process == *holder)
+            }
+            _ => true,
+        };
+        let processes = match self.processes_if(is_asked).await {
             Ok(processes) => processes,
             Err(unknown) => {
                 tracing::debug!(%unknown, "the processes of this data directory cannot be asked");

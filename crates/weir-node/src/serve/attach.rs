@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use futures_util::future::{Either, join_all, select};
@@ -43,6 +43,12 @@ const DESCRIPTORS_PER_VOLUME: u64 = 4;
 
 /// Pause before a volume is opened again that another node was seen to have.
 const HELD_PAUSE: Duration = Duration::from_secs(10);
+
+/// Pause before a volume is opened again that another process of this machine has open.
+const LOCKED_PAUSE: Duration = Duration::from_millis(200);
+
+/// How long others wait for such a volume.
+const LOCKED_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long others wait for the opening of a file.
 const FILE_PATIENCE: Duration = Duration::from_secs(5);
@@ -111,7 +117,7 @@ pub(crate) async fn open_all(
     warn_of_descriptors(specs.len() as u64);
     let opening = specs.into_iter().enumerate().map(|(index, spec)| {
         let shard = index % core.node.shard_count();
-        open_or_wait(core, spec, shard, Duration::MAX)
+        open_past_verbs(core, spec, shard)
     });
     let mut held = Vec::new();
     for (name, opened) in join_all(opening).await {
@@ -150,6 +156,26 @@ pub(super) enum Begun {
         opened: BoxFuture<'static, Result<(), NodeError>>,
         opening: Arc<Opening>,
     },
+}
+
+/// As [`open_or_wait`], without a limit. Where another process of this machine has the volume open, as a verb may for a
+/// moment that came while nobody served it, that is waited for.
+async fn open_past_verbs(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> (VolumeName, Begun) {
+    let until = Instant::now() + LOCKED_PATIENCE;
+    loop {
+        let (name, begun) = open_or_wait(core, spec.clone(), shard, Duration::MAX).await;
+        let held = match begun {
+            Begun::Ended(Err(error @ NodeError::Held { .. })) => error,
+            begun => return (name, begun),
+        };
+        if Instant::now() >= until || mutant("verbs_keep_volumes_from_being_served") {
+            let whom = held.to_string();
+            let opening = Opening::begin(core, &name);
+            let opened = Box::pin(std::future::ready(Err(held)));
+            return (name, Begun::Waits { whom, opened, opening });
+        }
+        tokio::time::sleep(LOCKED_PAUSE).await;
+    }
 }
 
 /// Whom an opening waits for that another node's does.
@@ -213,6 +239,7 @@ async fn open_once_free(
 ) {
     let mut stopping = core.stopping.subscribe();
     loop {
+        let pause;
         match opened.await {
             // A verb that attaches it meanwhile reports its own result.
             Err(
@@ -225,15 +252,20 @@ async fn open_once_free(
                 }
                 return;
             }
-            Err(error) => match error.of_log() {
-                Some(LogError::InUse { node, .. }) => core.note_waits(&name, &of_node(node)),
+            Err(error) => match (&error, error.of_log()) {
+                (_, Some(LogError::InUse { node, .. })) => {
+                    core.note_waits(&name, &of_node(node));
+                    pause = HELD_PAUSE;
+                }
+                // A verb of this machine has it.
+                (NodeError::Held { .. }, _) => pause = LOCKED_PAUSE,
                 _ => return core.note_failed(&name, &error),
             },
         }
         let stopped = pin!(stopping.wait_for(|is_stopping| *is_stopping));
         let taken_back = pin!(opening.taken_back());
         let given_up = select(stopped, taken_back);
-        if tokio::time::timeout(HELD_PAUSE, given_up).await.is_ok() {
+        if tokio::time::timeout(pause, given_up).await.is_ok() {
             return;
         }
         // It is not noted any more if the configuration no longer names it, or if it was attached meanwhile.

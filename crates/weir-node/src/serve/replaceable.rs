@@ -12,10 +12,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream;
 use tokio::time::{Instant, timeout, timeout_at};
-use weir_device::{LocalBoxFuture, with_causes};
+use weir_device::{LocalBoxFuture, VolumeId, with_causes};
 use weir_disk::Question;
+use weir_log::catalog::VolumeName;
+use weir_store::Store;
 
 use crate::error::NodeError;
 use crate::home::probe::Answer;
@@ -41,6 +45,9 @@ const STORE_SAY_MAX: Duration = Duration::from_secs(2);
 /// How long a store may take to be opened that this process does not use: one that nobody used before is probed first.
 const STORE_OPEN_MAX: Duration = Duration::from_secs(30);
 
+/// Volumes of which the store is asked at a time whether they could be opened again.
+const VOLUMES_ASKED_MAX: usize = 16;
+
 /// What the settings say that the next process will begin with.
 #[derive(Clone, Debug)]
 pub struct Next {
@@ -61,8 +68,9 @@ impl Service {
         limit: Duration,
     ) -> LocalBoxFuture<'a, Option<String>> {
         Box::pin(async move {
-            let is_served = self.core.entries().iter().any(|entry| !entry.is_elsewhere());
-            if !is_served && !next.is_some_and(|next| next.needs_store) {
+            let entries = self.core.entries().into_iter().filter(|entry| !entry.is_elsewhere());
+            let served: Vec<_> = entries.map(|entry| (entry.name.clone(), entry.id)).collect();
+            if served.is_empty() && !next.is_some_and(|next| next.needs_store) {
                 return None;
             }
             let home = next.map_or(&self.core.home, |next| &next.home);
@@ -90,7 +98,8 @@ impl Service {
                 }
                 let mut random = || context.env.random.next_u64();
                 store.takes_objects(&mut random, limit).await?;
-                Ok::<_, NodeError>(None)
+                known_stores::check_not_emptied(&context, &home, &store).await?;
+                volume_that_would_not_open(&context, &store, served).await
             };
             match timeout(limit + open + STORE_SAY_MAX, self.core.node.run(0, ask)).await {
                 Err(_) if open.is_zero() => Some("the store does not answer".to_owned()),
@@ -164,6 +173,30 @@ impl Service {
             }
         })
     }
+}
+
+/// A volume that the next process could not open, and why. This one serves it from memory, and can mend that.
+async fn volume_that_would_not_open(
+    context: &ShardContext,
+    store: &Store,
+    served: Vec<(VolumeName, VolumeId)>,
+) -> Result<Option<String>, NodeError> {
+    let asked = served.into_iter().map(async |(name, id)| {
+        let found = weir_log::damage_to_opening(store, &context.env, id).await?;
+        Ok::<_, NodeError>(found.map(|wrong| {
+            format!(
+                "volume {name} could not be opened again, as what the store has of it is damaged: {wrong}; \
+                 `weir volume repair {name}` writes that anew"
+            )
+        }))
+    });
+    let mut answers = stream::iter(asked).buffer_unordered(VOLUMES_ASKED_MAX);
+    while let Some(answer) = answers.next().await {
+        if let Some(wrong) = answer? {
+            return Ok(Some(wrong));
+        }
+    }
+    Ok(None)
 }
 
 /// A close of a volume in no store that does not end in time, and what it waits for.

@@ -367,6 +367,20 @@ fn a_process_whose_store_or_data_directory_is_gone_is_not_replaced() {
             rename(away, store);
             assert_eq!(service.store_fails(Some(&wanted), limit).await, None, "it is back");
         }
+        // Its directory is there, and all that was in it is not.
+        let move_all = |from, to| {
+            let [from, to] = [from, to].map(|name| place.directory.path().join(name));
+            for entry in std::fs::read_dir(from).expect("listed") {
+                let entry = entry.expect("an entry");
+                std::fs::rename(entry.path(), to.join(entry.file_name())).expect("moved");
+            }
+        };
+        std::fs::create_dir(place.directory.path().join(away)).expect("created");
+        move_all(store, away);
+        let why = service.store_fails(Some(&wanted), limit).await.expect("it is empty");
+        assert!(why.contains("has no volumes, and never had any"), "{why}");
+        move_all(away, store);
+        std::fs::remove_dir(place.directory.path().join(away)).expect("removed");
         let other = place.directory.path().join("other");
         let mut another = wanted.clone();
         another.home.store_url = format!("file://{}", other.display());
@@ -380,6 +394,33 @@ fn a_process_whose_store_or_data_directory_is_gone_is_not_replaced() {
         let why = service.data_fails(None, limit).await.expect("it is gone");
         assert!(why.contains("takes no files: No such file"), "{why}");
         rename("elsewhere", "data");
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+}
+
+/// What an opening reads is damaged, and this process needs none of it.
+#[test]
+fn a_process_whose_volume_could_not_be_opened_again_is_not_replaced() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        let limit = Duration::from_mins(1);
+        let next = Next { home: place.home.clone(), needs_store: true };
+        let find = |directory: &Path| -> Vec<PathBuf> {
+            let entries = std::fs::read_dir(directory).into_iter().flatten();
+            entries.map(|entry| entry.expect("an entry").path()).collect()
+        };
+        let volumes = find(&place.directory.path().join("data/store"));
+        let manifests = volumes.iter().flat_map(|volume| find(&volume.join("manifest")));
+        let newest = manifests.max().expect("the volume has one");
+        let whole = std::fs::read(&newest).expect("read");
+        std::fs::write(&newest, &whole[..whole.len() / 2]).expect("damaged");
+        let why = service.store_fails(Some(&next), limit).await.expect("it is damaged");
+        assert!(why.contains("volume one could not be opened again"), "{why}");
+        assert!(why.contains("`weir volume repair one`"), "{why}");
+        std::fs::write(&newest, &whole).expect("mended");
+        assert_eq!(service.store_fails(Some(&next), limit).await, None);
         service.stop(Closing::ToStore).await.expect("closed");
     });
     place.node.shut_down();

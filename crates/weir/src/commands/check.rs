@@ -68,6 +68,33 @@ async fn publish(node: &Node, home: &Home, name: &VolumeName) -> Result<(), Fail
     Ok(())
 }
 
+/// What a repair is to mend. A process that serves the volume has mended what it can of it by then.
+async fn find_damage(
+    node: &Node,
+    home: &Home,
+    name: &VolumeName,
+    limits: &CheckLimits,
+) -> Result<CheckReport, Failure> {
+    publish(node, home, name).await?;
+    let mut found = look(node, home.clone(), name, limits).await?;
+    if let Some(reason) = &found.without_key {
+        let message = format!("{name} cannot be repaired without its key: {reason}");
+        return Err(Failure::new(message)
+            .with_help("give the key with --key-file, --key-command or WEIR_KEY"));
+    }
+    let is_beside_objects = |damage: &Damage| {
+        damage.problem != GIVEN_UP && ObjectId::parse_key(&damage.place).is_none()
+    };
+    if found.damage.iter().any(is_beside_objects) {
+        // A process that serves it has in memory what a new version of the manifest needs.
+        let anew = RepairVolume { objects: Vec::new(), zero: false };
+        if node.call_holder(home.clone(), name.clone(), anew).await?.is_some() {
+            found = look(node, home.clone(), name, limits).await?;
+        }
+    }
+    Ok(found)
+}
+
 /// Checks a volume, says what would be lost for good, and gives that up if a person agrees.
 pub(crate) async fn repair(
     node: &Node,
@@ -76,8 +103,7 @@ pub(crate) async fn repair(
     repair: Repair,
 ) -> Result<ExitCode, Failure> {
     let Repair { name, zero, yes, form } = repair;
-    publish(node, &home, &name).await?;
-    let found = look(node, home.clone(), &name, limits).await?;
+    let found = find_damage(node, &home, &name, limits).await?;
     let damaged = found.damage.iter().map(|damage| &damage.place);
     let is_object = |key: &&String| ObjectId::parse_key(key).is_some();
     let objects: Vec<String> =
@@ -168,7 +194,7 @@ fn outcome(name: &VolumeName, done: &RepairReport, zero: bool, has_rest: bool) -
         (done.rewritten_objects, "of the map written anew"),
         (done.removed_objects, "that nobody needs removed"),
         (done.whole_objects, "can be read after all"),
-        (done.snapshot_objects, "stay damaged until the snapshots that need them are deleted"),
+        (done.snapshot_objects, "left damaged until the snapshots that need them are deleted"),
         (
             done.pending_deletions,
             "that nobody needs any more left for later: the volume deletes them by itself",
@@ -300,7 +326,9 @@ fn describe(name: &VolumeName, report: &CheckReport) -> String {
         }
     }
     if let Some(reason) = &report.without_key {
-        text.push_str(&format!("only checksums were checked, without the key: {reason}\n"));
+        text.push_str(&format!(
+            "only checksums were checked, without the key, and what is missing was not seen: {reason}\n"
+        ));
     }
     let verdict = match (report.damage.len(), &report.incomplete) {
         (0, Some(reason)) => format!("nothing is damaged, but it is not whole: {reason}"),

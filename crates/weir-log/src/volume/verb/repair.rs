@@ -58,7 +58,7 @@ pub struct RepairReport {
     pub removed_objects: u64,
     /// Objects that are whole after all, and needed: nothing was done about them.
     pub whole_objects: u64,
-    /// Damaged objects that snapshots need: they stay damaged until the snapshots are deleted.
+    /// Damaged objects that snapshots need, or may need: they stay damaged until the snapshots are deleted.
     pub snapshot_objects: u64,
     /// Objects given up that the store has not deleted yet.
     pub pending_deletions: u64,
@@ -152,6 +152,8 @@ impl Plan {
                 self.remove.push(object);
                 report.removed_objects += 1;
             }
+            // What snapshots reach is not known where the checkpoint of one is damaged, and this may be it.
+            Some(_) if !state.snapshots.pins_known() => report.snapshot_objects += 1,
             Some(_) => {}
             None => report.whole_objects += 1,
         }
