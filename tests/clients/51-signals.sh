@@ -190,7 +190,7 @@ locks=("$WEIR_DATA_DIR"/volumes/*/lock)
 hold 9 "${locks[0]}"
 serve
 check "one that takes longer delays only its own volume" \
-    status_says 3 "it is being opened: waiting for process .* open, and does not say that it serves it"
+    status_says 3 "it is being opened: waiting for process [0-9]+, which has it open"
 wait_seconds=15 wait_until "that is served once it has ended" status_says 0 "jam +ok"
 check "status has nothing more of it" status_says 0 "well +ok"
 check "nor is anything lost" holds jam 9 0 1M

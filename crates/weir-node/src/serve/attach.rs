@@ -164,14 +164,14 @@ async fn open_past_verbs(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> (V
     let until = Instant::now() + LOCKED_PATIENCE;
     loop {
         let (name, begun) = open_or_wait(core, spec.clone(), shard, Duration::MAX).await;
-        let held = match begun {
-            Begun::Ended(Err(error @ NodeError::Held { .. })) => error,
+        let (process, error) = match begun {
+            Begun::Ended(Err(error @ NodeError::Held { process, .. })) => (process, error),
             begun => return (name, begun),
         };
-        if Instant::now() >= until || mutant("verbs_keep_volumes_from_being_served") {
-            let whom = held.to_string();
+        if Instant::now() >= until {
+            let whom = format!("process {process}, which has it open");
             let opening = Opening::begin(core, &name);
-            let opened = Box::pin(std::future::ready(Err(held)));
+            let opened = Box::pin(std::future::ready(Err(error)));
             return (name, Begun::Waits { whom, opened, opening });
         }
         tokio::time::sleep(LOCKED_PAUSE).await;
