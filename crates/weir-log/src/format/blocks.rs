@@ -269,6 +269,9 @@ pub fn decode(
 ) -> Result<Bytes, DecodeError> {
     let identity = identity(object, index, frame.raw_len, frame.codec);
     let (from, to) = range.raw(frame.raw_len);
+    if from >= to {
+        return Err(DecodeError::Field { what: WHAT, field: "index", value: range.first.into() });
+    }
     let raw = match (blocks, key) {
         (Blocks::Plain(sums), None) => {
             let sums = sums.get(range.first as usize..=range.last as usize);
@@ -285,7 +288,7 @@ pub fn decode(
         }
         _ => return Err(DecodeError::Forged { what: WHAT }),
     };
-    let (have, need) = (raw.len() as u64, u64::from(to.saturating_sub(from)));
+    let (have, need) = (raw.len() as u64, u64::from(to - from));
     if have == need { Ok(raw) } else { Err(DecodeError::Short { what: WHAT, have, need }) }
 }
 
@@ -383,6 +386,18 @@ mod tests {
             }
         }
         assert_eq!(packed, 2);
+    }
+
+    #[test]
+    fn blocks_behind_the_frame_are_refused() {
+        for made in Made::all(3, &text()) {
+            for (first, last) in [(4, 4), (255, 255), (2, 1)] {
+                let (of, range) = ((3, &made.frame), BlockRange { first, last });
+                let (blocks, key) = (made.blocks(), made.key.as_ref());
+                let none = decode(&id(1), of, blocks, range, key, Bytes::new());
+                assert!(matches!(none, Err(DecodeError::Field { field: "index", .. })), "{none:?}");
+            }
+        }
     }
 
     fn read_alone(made: &Made, raw: &Bytes) {
