@@ -2,7 +2,6 @@
 # Signals on a bad day: a store that is away while writers wait for a full journal, a volume that another host took,
 # signals that follow each other closely.
 . "$(dirname "$0")/_lib.sh"
-status_says() { { "$weir" status 2>&1; [ $? = "$1" ]; } >"$work/status.log" && grep -qE -- "$2" "$work/status.log"; }
 if [ "$(id -u)" != 0 ]; then
     skip "a store that goes away needs root, to mount it"
     exit 0

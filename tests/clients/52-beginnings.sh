@@ -4,7 +4,6 @@
 . "$(dirname "$0")/_lib.sh"
 
 put() { qemu-io -f raw "$uri" -c "write -P $1 $2 $3" | grep -q wrote; }
-status_says() { "$weir" status >"$work/status.log" 2>&1; [ $? = "$1" ] && grep -qE -- "$2" "$work/status.log"; }
 
 # ---- nothing is served ----
 check "status of an empty directory is well" status_says 0 "nothing is served"

@@ -86,6 +86,9 @@ wait_for_export() {
     wait_on=$weir_pid wait_log=$work/weir.log wait_until "$1 is served" nbdinfo --size "$1" || exit 1
 }
 
+# status_says CODE PATTERN: weir status ends with CODE, and says PATTERN.
+status_says() { "$weir" status >"$work/status.log" 2>&1; [ $? = "$1" ] && grep -qE -- "$2" "$work/status.log"; }
+
 # stop [SIGNAL]: ends the server in order; it must exit with 0. Not under `check`, which runs in a subshell: that has no
 # such child, and would wait for nothing.
 stop() {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use weir_journal::limits::{PIECES_PER_RECORD_MAX, RECORD_BYTES_LIMIT};
 
-/// Payload bytes per frame: the unit of fetches in bulk and of the frame cache. A ranged GET of one frame
-/// costs one round trip, and 64 KiB is where LZ4 stops gaining from longer input.
+/// Payload bytes per frame: the unit of fetches in bulk and of the frame cache. A ranged GET of one frame costs one
+/// round trip, and 64 KiB is where LZ4 stops gaining from longer input.
 pub const FRAME_BYTES: u32 = 64 << 10;
 
 /// Bytes of a block of a frame, which from version 3 on can be read and verified without the others: the page of the

@@ -13,7 +13,7 @@ use crate::error::LogError;
 use crate::format::frame::{self, Codec};
 use crate::ids::ObjectId;
 use crate::limits::FRAME_BYTES;
-use crate::read::cache::FrameKey;
+use crate::read::cache::{FrameKey, ObjectKey};
 use crate::read::fetch::{
     Fetcher, Reader, collected_runs_of, frame_span, get_frames, slices_of, table_of,
 };
@@ -38,7 +38,8 @@ pub(crate) async fn pieces(
     let table = table_of(fetcher, object).await?;
     let spans = pieces.iter().map(|(offset, len)| frame_span(*offset, *len));
     let mut missing: BTreeSet<u32> = spans.flat_map(|(first, last)| first..=last).collect();
-    let (mut frames, mut unvouched) = from_memory(fetcher, &table, object, &missing);
+    let key = fetcher.key_of(object);
+    let (mut frames, mut unvouched) = from_memory(fetcher, &table, key, &missing);
     missing.retain(|index| !frames.contains_key(index));
     let on_disk = missing.iter().copied().filter(|index| !unvouched.contains_key(index)).collect();
     unvouched.extend(from_disk(fetcher, pace, &table, object, &on_disk).await);
@@ -46,7 +47,7 @@ pub(crate) async fn pieces(
         true => fetcher.store.clone(),
         false => fetcher.store.at_pace(pace.clone()),
     };
-    let (reader, key) = (Reader::at(fetcher, object, store), fetcher.key_of(object));
+    let reader = Reader::at(fetcher, object, store);
     let cache = Arc::clone(&fetcher.cache);
     let got = fetcher.env.background(async move {
         for (index, frame) in unvouched {
@@ -97,10 +98,9 @@ pub(crate) async fn pieces(
 fn from_memory(
     fetcher: &Fetcher,
     table: &FrameTable,
-    object: ObjectId,
+    key: ObjectKey,
     wanted: &BTreeSet<u32>,
 ) -> (Frames, Frames) {
-    let key = fetcher.key_of(object);
     let look = |index: &u32| Some((*index, fetcher.cache.get(&FrameKey::whole(key, *index))?));
     if !fetcher.disk.is_there() || weir_device::mutant("copies_from_memory_unchecked") {
         return (wanted.iter().filter_map(look).collect(), Frames::new());

@@ -16,8 +16,8 @@ use crate::format::manifest::HexId;
 use crate::ids::ObjectId;
 use crate::read::table::FrameTable;
 
-/// Part of the cache that frame tables may take, as a divisor: 48 MiB by default, for 33 GiB of full
-/// objects, or 24 where all of their blocks are compressed one by one.
+/// Part of the cache that frame tables may take, as a divisor: 48 MiB by default, for 33 GiB of full objects, or
+/// 24 where all of their blocks are compressed one by one.
 const TABLES_DIVISOR: u64 = 4;
 
 /// Bytes that an entry takes in the cache beside its own: key, slot and place in the queue, of which the tables are not

@@ -122,20 +122,17 @@ pub(crate) fn holder_among(
 impl Home {
     /// The processes that serve volumes from this data directory.
     pub(crate) async fn processes(&self) -> Result<Vec<Process>, NodeError> {
-        self.processes_if(|_| true).await
+        self.processes_of(ProcessId(None)).await
     }
 
-    /// Those of them that `is_asked` says, which is shown their process.
-    async fn processes_if(
-        &self,
-        is_asked: impl Fn(ProcessId) -> bool,
-    ) -> Result<Vec<Process>, NodeError> {
-        let is_asked = &is_asked;
+    /// Those of them that may be `this` one: all of them where it is not known.
+    async fn processes_of(&self, this: ProcessId) -> Result<Vec<Process>, NodeError> {
         let mut asked = Vec::new();
         for (path, volume) in self.data.api_sockets()? {
             asked.push(async move {
                 let Some(mut client) = Client::connect(&path).await? else { return Ok(None) };
-                if !is_asked(client.process()) {
+                let known = client.process().0.zip(this.0);
+                if known.is_some_and(|(process, this)| process != this) {
                     return Ok(None);
                 }
                 let status = client.status().await;
@@ -224,13 +221,11 @@ impl Home {
         error: NodeError,
     ) -> NodeError {
         // Whoever locks it says which process that is. One that does not serve yet is not to wait for its own answer.
-        let is_asked = |process: ProcessId| match &error {
-            NodeError::Held { process: ProcessId(Some(holder)), .. } => {
-                process.0.is_none_or(|process| process == *holder)
-            }
-            _ => true,
+        let holder = match &error {
+            NodeError::Held { process, .. } => *process,
+            _ => ProcessId(None),
         };
-        let processes = match self.processes_if(is_asked).await {
+        let processes = match self.processes_of(holder).await {
             Ok(processes) => processes,
             Err(unknown) => {
                 tracing::debug!(%unknown, "the processes of this data directory cannot be asked");

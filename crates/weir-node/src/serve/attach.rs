@@ -239,8 +239,7 @@ async fn open_once_free(
 ) {
     let mut stopping = core.stopping.subscribe();
     loop {
-        let pause;
-        match opened.await {
+        let pause = match opened.await {
             // A verb that attaches it meanwhile reports its own result.
             Err(
                 NodeError::ShuttingDown | NodeError::Changing { .. } | NodeError::TakenBack { .. },
@@ -255,13 +254,13 @@ async fn open_once_free(
             Err(error) => match (&error, error.of_log()) {
                 (_, Some(LogError::InUse { node, .. })) => {
                     core.note_waits(&name, &of_node(node));
-                    pause = HELD_PAUSE;
+                    HELD_PAUSE
                 }
                 // A verb of this machine has it.
-                (NodeError::Held { .. }, _) => pause = LOCKED_PAUSE,
+                (NodeError::Held { .. }, _) => LOCKED_PAUSE,
                 _ => return core.note_failed(&name, &error),
             },
-        }
+        };
         let stopped = pin!(stopping.wait_for(|is_stopping| *is_stopping));
         let taken_back = pin!(opening.taken_back());
         let given_up = select(stopped, taken_back);

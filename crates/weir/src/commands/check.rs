@@ -60,12 +60,17 @@ async fn publish(node: &Node, home: &Home, name: &VolumeName) -> Result<(), Fail
     match node.call_holder(home.clone(), name.clone(), publish).await {
         // A process of an older program does not know the word, and publishes before it gives up nothing.
         Err(NodeError::Remote { kind: ErrorKind::Invalid, .. }) => {
-            let nothing = RepairVolume { objects: Vec::new(), zero: false };
-            node.call_holder(home.clone(), name.clone(), nothing).await?;
+            write_anew(node, home, name).await?;
         }
         published => drop(published?),
     }
     Ok(())
+}
+
+/// Has the process that serves the volume publish manifest and checkpoint anew out of its memory; whether there is one.
+async fn write_anew(node: &Node, home: &Home, name: &VolumeName) -> Result<bool, Failure> {
+    let nothing = RepairVolume { objects: Vec::new(), zero: false };
+    Ok(node.call_holder(home.clone(), name.clone(), nothing).await?.is_some())
 }
 
 /// What a repair is to mend. A process that serves the volume has mended what it can of it by then.
@@ -85,12 +90,8 @@ async fn find_damage(
     let is_beside_objects = |damage: &Damage| {
         damage.problem != GIVEN_UP && ObjectId::parse_key(&damage.place).is_none()
     };
-    if found.damage.iter().any(is_beside_objects) {
-        // A process that serves it has in memory what a new version of the manifest needs.
-        let anew = RepairVolume { objects: Vec::new(), zero: false };
-        if node.call_holder(home.clone(), name.clone(), anew).await?.is_some() {
-            found = look(node, home.clone(), name, limits).await?;
-        }
+    if found.damage.iter().any(is_beside_objects) && write_anew(node, home, name).await? {
+        found = look(node, home.clone(), name, limits).await?;
     }
     Ok(found)
 }

@@ -147,13 +147,16 @@ impl Plan {
                 self.rewrite.push(object.seq);
                 report.rewritten_objects += 1;
             }
-            Some(_) if state.head.objects.table.is_pinned(&object) => report.snapshot_objects += 1,
+            // Where the checkpoint of a snapshot is damaged, what snapshots reach is not known, and this may be it.
+            Some(_)
+                if state.head.objects.table.is_pinned(&object) || !state.snapshots.pins_known() =>
+            {
+                report.snapshot_objects += 1;
+            }
             _ if ours && state.is_orphan(&object) => {
                 self.remove.push(object);
                 report.removed_objects += 1;
             }
-            // What snapshots reach is not known where the checkpoint of one is damaged, and this may be it.
-            Some(_) if !state.snapshots.pins_known() => report.snapshot_objects += 1,
             Some(_) => {}
             None => report.whole_objects += 1,
         }
