@@ -98,7 +98,7 @@ finish_guide_attach_mount() {
 finish_guide_attach_nbd_device() { takes_units weir-disk@demo.service mnt-demo.mount; }
 # What deploy/install put in place is complete, and a second time keeps the settings.
 finish_guide_service() {
-    local root=$HOME/root file
+    local root=$HOME/package file
     systemd-sysusers --root="$root" weir.conf
     systemd-tmpfiles --root="$root" --create weir.conf
     [ "$(stat -c '%A %u %G' "$root/etc/weir/weir.toml" | cut -d ' ' -f 1,2)" = "-rw-r----- 0" ]
