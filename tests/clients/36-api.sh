@@ -49,7 +49,22 @@ check "a limit of zero" code 400 -X PUT -d '{"upload_requests_per_second":0}' ht
 check "a list names no limit" code 422 -X PUT -d '[]' http://weir/v1/limits
 check "and none of a volume" code 422 -X PATCH -d '[]' http://weir/v1/volumes/demo/limit
 check "nothing given changes nothing" code 200 -X PATCH -d '{}' http://weir/v1/volumes/demo/limit
+check "a flush of what is not there" says '"state":"failed","kind":"NotFound"' -d '{"remote":true,"wait":false}' \
+    http://weir/v1/volumes/none/flush
+check "uploads crawl" code 200 -X PUT -d '{"upload_bytes_per_second":4096}' http://weir/v1/limits
+# The first object is what a limit always lets through.
+for byte in 6 7; do
+    qemu-io -f raw "nbd+unix:///demo?socket=$WEIR_DATA_DIR/nbd.sock" -c "write -P $byte 0 1M" >/dev/null
+    api -o "$work/body" -d '{"remote":true,"wait":false}' http://weir/v1/volumes/demo/flush
+done
+check "a flush that is only begun" says '"state":"done","report":\{"done":false\}' -d '{"remote":true,"wait":false}' \
+    http://weir/v1/volumes/demo/flush
+check "a local flush is done at its end" says '"state":"done","report":\{"done":true\}' -X POST \
+    http://weir/v1/volumes/demo/flush
 check "no limit again" says '"upload_bytes_per_second":null' -X PUT -d '{}' http://weir/v1/limits
+check "a flush to the store is waited for" says '"state":"done","report":\{"done":true\}' -d '{"remote":true}' \
+    http://weir/v1/volumes/demo/flush
+check "and nothing is at risk" says '"at_risk":\{"bytes":0,' http://weir/v1/node
 
 # Connections that send half a head, or half a body, keep nobody out.
 python3 - "$socket" "$work/half" <<'PYTHON' &

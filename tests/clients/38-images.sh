@@ -140,6 +140,8 @@ paused 3 volume import top.qcow2 half && crash
 check "kill -9 in the third range leaves the second" test "$(done_bytes half)" -ge $((128 << 20))
 check "the volume says that it is incomplete" lists '^half +600.0 MiB +incomplete'
 refuse "a check finds it incomplete" "not whole: the import, copy or salvage" "$weir" volume check half
+"$weir" volume repair half --yes >"$work/out" 2>&1
+check "and a repair cannot make it whole" test $? = 3
 refuse "it is not served" "is incomplete.*" "$weir" up half -- true
 refuse "nor exported" "is incomplete" "$weir" volume export half half.img
 refuse "nor filled from something else" "not from this" "$weir" volume import base.qcow2 half

@@ -52,10 +52,14 @@ check "give it up" says 'were given up' volume repair demo --yes
 check "what was lost fails" fails "read $first 512"
 check "what was written is there" io "read -P 7 $((first + 4096)) 4096"
 check "no object is damaged any more, and it is said why" says 'given up by a repair' volume check demo
+restart
+check "the status says so before anybody reads" \
+    says 'reads fail in the [0-9]+ bytes at [0-9]+.*given up by a repair' status
 check "and what can be done" says 'pass --zero to make zeroes of them' volume repair demo
 refuse "making zeroes asks" "pass --yes" "$weir" volume repair demo --zero
 check "make zeroes of it while it is served" says 'are zeroes now' volume repair demo --zero --yes
 check "they are" io "read -P 0 $first 512"
+check "and the status is well again" "$weir" status
 check "what was written stays" io "read -P 7 $((first + 4096)) 4096"
 check "nothing is lost any more" "$weir" volume check demo
 check "write it anew" io "write -P 1 $first $((last - first))"

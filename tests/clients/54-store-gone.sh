@@ -34,7 +34,32 @@ wait_seconds=40 wait_until "it is replaced once the store is back" grep -q '^rep
 wait_for_export "$(at a)"
 check "with its data" holds a 1
 put a 2
+
+# What the next program would not find is looked for before this one ends.
+check "a second volume, so that the store is not empty" "$weir" volume create z --size 64M
+id=$("$weir" volume show a --output json | jq -r .id)
+# not_replaced_without PLACE WHY WHAT: with a part of the store away.
+not_replaced_without() {
+    : >"$work/weir.log"
+    mv "$work/store/$1" "$work/away"
+    kill -USR2 "$weir_pid"
+    wait_seconds=20 wait_until "a program whose store lost $3 is not replaced" grep -q "$2" "$work/weir.log"
+    mv "$work/away" "$work/store/$1"
+}
+not_replaced_without names/a "volume a could not be opened again: .* has no volume of that name" "a name"
+not_replaced_without "$id/manifest" "volume a could not be opened again: .* has no manifest of it" "a manifest"
+id=$("$weir" volume show z --output json | jq -r .id)
+not_replaced_without "$id/manifest" "volume z could not be opened again" "a manifest of the other one"
+check "and events say so" sh -c \
+    "curl -s --unix-socket '$WEIR_DATA_DIR/api.sock' http://weir/v1/events | grep -q '\"node_not_replaced\".*volume z could'"
+check "it goes on beside all of that" holds a 2
 crash
+mv "$work/store/names/a" "$work/away"
+refused_to_start "a volume is not made anew whose name the store lost" \
+    "never had a volume \"a\", and yet there is a journal"
+refuse "nor by weir up" "the store lost its name, or was set back" "$weir" up a --size 64M -- true
+refuse "nor by weir volume create" "put the store back as it was" "$weir" volume create a --size 64M
+mv "$work/away" "$work/store/names/a"
 
 mv "$work/store" "$work/away"
 refused_to_start "a store that is gone" "is not there, and volumes of this data directory were in it"
@@ -50,6 +75,7 @@ mv "$work/away" "$work/store"
 serve
 check "nothing was lost" holds a 2
 stop
+check "the second volume goes" "$weir" volume delete z --yes
 check "a volume more is created in a store that is there" "$weir" volume create b --size 64M
 check "and deleted" "$weir" volume delete b --yes
 check "the other one, too" "$weir" volume delete a --yes

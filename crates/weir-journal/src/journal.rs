@@ -175,6 +175,12 @@ impl Journal {
         self.inner().state.borrow_mut().set_manifest(seen);
     }
 
+    /// The version of the manifest that the store is known to have.
+    #[must_use]
+    pub fn manifest(&self) -> Option<ManifestSeen> {
+        self.inner().state.borrow().manifest()
+    }
+
     /// Says that the store has this version of the manifest. That, or a newer one that is known, is durable when it
     /// returns.
     ///

@@ -239,6 +239,11 @@ impl JournalState {
         self.superblock.clone()
     }
 
+    /// See [`crate::Journal::manifest`].
+    pub(crate) fn manifest(&self) -> Option<ManifestSeen> {
+        self.superblock.manifest
+    }
+
     /// See [`crate::Journal::continue_after`].
     pub(crate) fn continue_after(&mut self, last: WriteNumber) {
         if self.ring.has_records() || mutant("empty_journal_keeps_its_numbers") {

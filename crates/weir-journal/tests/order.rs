@@ -3,8 +3,10 @@
 mod common;
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use common::*;
+use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_journal::{Epoch, Journal, Payload, PieceKind, RecordSeq, WriteNumber};
 
 #[test]
@@ -43,6 +45,29 @@ fn the_pacer_sees_what_clients_do_and_no_upkeep() {
         assert!(!is_there(), "superblocks were written and synced");
         write(&journal, 8192, 1, 4096).await;
         assert!(is_there());
+    });
+}
+
+#[test]
+fn a_client_whose_sync_took_long_is_there_when_it_ends() {
+    run(async {
+        let slow = Duration::from_millis(400);
+        let (latency_min, latency_max) = (slow, slow);
+        let options = SimDiskOptions {
+            latency_min,
+            latency_max,
+            slow_one_in: 0,
+            ..SimDiskOptions::default()
+        };
+        let disk = SimDisk::new(1, options);
+        let (directory, key, env) = (disk.directory(), key(), env_of(&disk));
+        let config = small_config();
+        let created = Journal::create(&directory, NAME, IDENTITY, key.as_ref(), config, &env);
+        let journal = created.await.expect("a fresh journal").journal;
+        journal.begin_epoch(Epoch(1), OPENING).await.expect("first epoch");
+        write(&journal, 8192, 1, 4096).await;
+        journal.flush().await.expect("flushed");
+        assert!(env.pacer.seen().bytes_per_second.is_some(), "it was answered just now");
     });
 }
 

@@ -28,7 +28,7 @@ mod snapshot;
 mod volume;
 mod write;
 
-pub use check::opens::damage_to_opening;
+pub use check::opens::{Obstacle, Reopening, obstacle_to_opening};
 pub use check::space::{SnapshotSpace, snapshot_space};
 pub use check::{Awaited, CheckOptions, CheckReport, CheckStep, Damage, GIVEN_UP, check};
 pub use error::LogError;

@@ -1,5 +1,7 @@
 //! What can go wrong with a node, and what to do next.
 
+mod help;
+
 use std::fmt;
 use std::io;
 
@@ -12,6 +14,7 @@ use weir_log::catalog::VolumeName;
 use weir_log::{LogError, RefusalReason};
 use weir_store::StoreError;
 
+use self::help::{ROOM_HELP, image_help, left_help, lost_help, size_help, unknown_help};
 use crate::cache_error::CacheCommandError;
 use crate::size::human;
 
@@ -115,6 +118,19 @@ pub enum NodeError {
         state: &'static str,
         /// The file that says which stores were used.
         record: String,
+    },
+    /// A volume that is to be created, of whose name there is a journal, and that its store never had.
+    #[error(
+        "the store {store} never had a volume \"{name}\", and yet there is a journal of one in this data directory, \
+         {journal}, which was not closed with everything in that store: the store lost its name, or was set back"
+    )]
+    NameLost {
+        /// Name of the volume.
+        name: String,
+        /// URL of the store.
+        store: String,
+        /// The journal.
+        journal: String,
     },
     /// A journal that its volume went on without, of a volume that is to be deleted.
     #[error(
@@ -430,8 +446,8 @@ fn by_name(error: &NodeError, name: &str, id: &str) -> String {
     let mut parts = message.split(id);
     let mut named = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        // In a path it is the name of a directory, which is looked for as it is.
-        match named.ends_with('/') {
+        // In a path, and in the key of an object, it is looked for as it is.
+        match named.ends_with('/') || part.starts_with('/') {
             true => named.push_str(id),
             false => named.push_str(&format!("{name:?}")),
         }
@@ -479,6 +495,7 @@ impl NodeError {
             | Self::NotSalvaged { .. }
             | Self::NotKnownSalvaged { .. }
             | Self::DeletedElsewhere { .. }
+            | Self::NameLost { .. }
             | Self::SecondNode { .. } => ErrorKind::Busy,
             Self::OtherSize { .. }
             | Self::SocketPath { .. }
@@ -553,6 +570,7 @@ impl NodeError {
             Self::NotSalvaged { name, .. } => Some(salvage_help(name)),
             Self::NotKnownSalvaged { name, .. } => Some(unknown_help(name)),
             Self::DeletedElsewhere { name, .. } => Some(left_help(name)),
+            Self::NameLost { name, .. } => Some(lost_help(name)),
             Self::StoreGone { store, record, .. } => Some(gone_help(store, record)),
             Self::NoStore { known, .. } => Some(match &known[..] {
                 [] => "give the URL of one that there is; the first volume creates it".to_owned(),
@@ -589,49 +607,6 @@ impl NodeError {
             other => live_help(other),
         }
     }
-}
-
-/// What to do where a file cannot be opened as a volume.
-fn image_help(error: &DiskError) -> Option<String> {
-    Some(match error {
-        DiskError::ImageInUse { .. } => {
-            "end what uses it first; several can serve it only if all of them do so with --read-only"
-                .into()
-        }
-        DiskError::NoDirectIo { .. } => {
-            "serve it through the page cache, without --file-direct".into()
-        }
-        error if error.kind() == ErrorKind::NotFound => {
-            "a file is made with --size SIZE, or size in the configuration, in a directory that is there, and not \
-             where it is only read".into()
-        }
-        error if error.kind() == ErrorKind::Busy => {
-            "it is mounted, or part of another device such as a RAID: see findmnt and lsblk".into()
-        }
-        _ => return None,
-    })
-}
-
-/// What to do where a journal has no room.
-const ROOM_HELP: &str = "free some space there, or choose another --data-dir";
-
-fn size_help(name: &str) -> String {
-    format!(
-        "`weir volume create {name} --size 10G` creates it; `weir up` and `weir volume attach` do so where they are \
-         given a --size"
-    )
-}
-
-fn unknown_help(name: &str) -> String {
-    format!(
-        "`weir volume salvage {name} --dry-run` says what it holds once that is mended; --discard-journal gives it up"
-    )
-}
-
-fn left_help(name: &str) -> String {
-    format!(
-        "no volume can be made of it any more: `weir volume delete {name} --discard-journal` removes it"
-    )
 }
 
 /// What to do where a volume is attached to a running process, or detached from it.

@@ -137,6 +137,18 @@ fn serve_and_kill(place: &Place, arguments: &[&str]) {
 }
 
 #[test]
+fn a_volume_whose_name_the_store_lost_is_not_made_anew() {
+    let place = Place::new();
+    place.ok(&["volume", "create", "other", "--size", "1M"]);
+    serve_and_kill(&place, &["demo", "--size", "1M"]);
+    std::fs::remove_dir_all(place.path().join("data/store/names/demo")).unwrap();
+    for made in [&["up", "demo"][..], &["volume", "create", "demo"]] {
+        let errors = place.fails(1, &[made, &["--size", "1M"]].concat());
+        assert!(errors.contains("the store lost its name, or was set back"), "{errors}");
+    }
+}
+
+#[test]
 fn the_journal_of_a_deleted_volume_is_given_up_and_not_the_new_volume_of_its_name() {
     let (place, elsewhere) = (Place::new(), Place::new());
     let store = format!("file://{}", elsewhere.path().join("store").display());

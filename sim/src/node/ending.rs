@@ -157,7 +157,7 @@ impl Node {
                 return Err("the last snapshot hangs though the store works".to_owned());
             };
             life.judge_verb("the last snapshot", &snapshot, |_| false);
-            replicas::take_over(&life.world, ending, &mut dice).await
+            Box::pin(replicas::take_over(&life.world, ending, &mut dice)).await
         };
         let worked = opened.process.tasks.run_until(Box::pin(work)).await;
         self.end(opened, End::Kill);

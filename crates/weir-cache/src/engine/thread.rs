@@ -1,6 +1,6 @@
 //! A thread's way to the cache of its node: the file, as the thread has it open, and what it is about to write.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 
@@ -17,6 +17,7 @@ use super::state::Ended;
 #[derive(Debug, Default)]
 pub struct ThreadCache {
     open: RefCell<Option<Rc<Open>>>,
+    was_there: Cell<bool>,
     /// Keeps other processes out, on the thread that opened the cache.
     lock: RefCell<Option<LockGuard>>,
 }
@@ -49,6 +50,7 @@ impl ThreadCache {
         let file = directory.open(BLOCKS_FILE, weir_disk::OpenMode::Existing).await?;
         let open = Open { cache: cache.clone(), file, env: env.clone(), queue: Queue::default() };
         *self.open.borrow_mut() = Some(Rc::new(open));
+        self.was_there.set(true);
         Ok(())
     }
 
@@ -70,6 +72,12 @@ impl ThreadCache {
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.open.borrow().is_some()
+    }
+
+    /// Whether there is one, or was since the process began: what it answered may still be in memory.
+    #[must_use]
+    pub fn was_there(&self) -> bool {
+        self.was_there.get()
     }
 
     /// Ends its use of the cache; what it was used with.

@@ -217,6 +217,14 @@ pub async fn find(store: &Store, env: &Env, name: &VolumeName) -> Result<VolumeI
     }
 }
 
+/// Whether the store never had a volume of a name: a deletion leaves a record of it.
+///
+/// # Errors
+/// What the store says.
+pub async fn is_unknown(store: &Store, env: &Env, name: &VolumeName) -> Result<bool, LogError> {
+    Ok(Verb { store, env }.newest_name(name).await?.is_none())
+}
+
 /// Points a name at `to`, which stood for `from` before, or for nothing.
 ///
 /// # Errors

@@ -10,6 +10,7 @@
 pub(crate) mod checkpoint;
 pub(crate) mod head;
 pub(crate) mod load;
+pub(crate) mod lost;
 pub(crate) mod objects;
 pub(crate) mod pieces;
 pub(crate) mod table;

@@ -13,6 +13,7 @@ use crate::format::object::{ExtentKind, GcSource, ObjectHeader};
 use crate::format::placement::Placement;
 use crate::ids::{ObjectId, ObjectSeq};
 use crate::limits::PAYLOAD_BITS;
+use crate::map::lost::LostRanges;
 use crate::map::table::{ObjectTable, TableIndex};
 use crate::options::MapLimits;
 
@@ -52,6 +53,11 @@ fn split(address: u64) -> (TableIndex, u32) {
 pub(crate) fn run_of(mapping: Mapping) -> ObjectRun {
     let Mapping { offset, len, target } = mapping;
     ObjectRun { offset, len, place: place_of(target) }
+}
+
+/// Whether anything in a range is lost.
+pub(crate) fn is_lost(map: &ExtentMap, offset: u64, len: u64) -> bool {
+    map.iter_range(offset, len).any(|mapping| mapping.target == Target::Fixed(POISON))
 }
 
 fn place_of(target: Target) -> ObjectPlace {
@@ -106,16 +112,22 @@ impl Stored {
 pub(crate) struct ObjectMap {
     pub(crate) map: ExtentMap,
     pub(crate) table: ObjectTable,
+    lost: LostRanges,
 }
 
 impl ObjectMap {
     pub(crate) fn new() -> Self {
-        Self { map: ExtentMap::new(), table: ObjectTable::default() }
+        Self { map: ExtentMap::new(), table: ObjectTable::default(), lost: LostRanges::default() }
     }
 
     /// The map of the volume whose stream this is.
     pub(crate) fn of(stream: VolumeId) -> Self {
-        Self { map: ExtentMap::new(), table: ObjectTable::of(stream) }
+        Self { map: ExtentMap::new(), table: ObjectTable::of(stream), lost: LostRanges::default() }
+    }
+
+    /// What is known to be lost.
+    pub(crate) fn lost(&self) -> &LostRanges {
+        &self.lost
     }
 
     pub(crate) fn object(&self, index: TableIndex) -> ObjectId {
@@ -125,11 +137,15 @@ impl ObjectMap {
     /// O2 for pieces that were decoded in bulk: counts the live bytes of a range of the map that was just loaded.
     pub(crate) fn count_live(&mut self, offset: u64, len: u64) -> Result<(), u64> {
         for mapping in self.map.iter_range(offset, len) {
-            if let Target::Linear(address) = mapping.target {
-                let (index, payload_offset) = split(address);
-                if !self.table.gain(index, payload_offset, mapping.len) {
-                    return Err(mapping.offset);
+            match mapping.target {
+                Target::Linear(address) => {
+                    let (index, payload_offset) = split(address);
+                    if !self.table.gain(index, payload_offset, mapping.len) {
+                        return Err(mapping.offset);
+                    }
                 }
+                Target::Fixed(POISON) => self.lost.note(&self.map, mapping.offset, mapping.len),
+                Target::Fixed(_) => {}
             }
         }
         Ok(())
@@ -200,7 +216,7 @@ impl ObjectMap {
         (offset, len): (u64, u64),
         limits: &MapLimits,
     ) -> u64 {
-        let Self { map, table } = self;
+        let Self { map, table, lost } = self;
         let budget = limits.map_step_budget;
         let displaced = |old: Mapping| {
             if let Target::Linear(address) = old.target {
@@ -229,7 +245,9 @@ impl ObjectMap {
                 }
             },
             ExtentKind::Poison => {
-                map.insert_step(offset, len, Target::Fixed(POISON), budget, displaced)
+                let done = map.insert_step(offset, len, Target::Fixed(POISON), budget, displaced);
+                lost.note(map, offset, done);
+                done
             }
             ExtentKind::Discard => map.remove_step(offset, len, budget, displaced),
         }

@@ -102,7 +102,7 @@ fn from_memory(
     wanted: &BTreeSet<u32>,
 ) -> (Frames, Frames) {
     let look = |index: &u32| Some((*index, fetcher.cache.get(&FrameKey::whole(key, *index))?));
-    if !fetcher.disk.is_there() || weir_device::mutant("copies_from_memory_unchecked") {
+    if !fetcher.disk.was_there() || weir_device::mutant("copies_from_memory_unchecked") {
         return (wanted.iter().filter_map(look).collect(), Frames::new());
     }
     let can_vouch = |index: &&u32| can_vouch(table, **index);

@@ -368,6 +368,16 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_that_comes_again_takes_what_it_took() {
+        let cache = MemoryFrameCache::new(1 << 20);
+        let keep = || cache.settle(key(1), Some(Ok(Bytes::from(vec![0; 100]))));
+        keep();
+        let once = cache.bytes();
+        (0..100).for_each(|_| keep());
+        assert_eq!(cache.bytes(), once);
+    }
+
+    #[test]
     fn frame_tables_keep_their_limit() {
         let table = || Arc::new(FrameTable::empty());
         let room = 10 * (table().bytes() + ENTRY_BYTES);

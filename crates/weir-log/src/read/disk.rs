@@ -76,6 +76,11 @@ impl DiskBlocks {
         self.cache.is_there()
     }
 
+    /// Whether there is one, or was: what is in memory may have come from it.
+    pub(crate) fn was_there(&self) -> bool {
+        self.cache.was_there()
+    }
+
     /// Bands that an owner may have of the cache, where that is limited.
     pub(super) fn share_limit(&self, owner: Owner) -> Option<u64> {
         self.cache.share_limit(owner)

@@ -58,17 +58,47 @@ impl FailedReads {
     }
 
     /// What to say of the newest one, and how many others there are; nothing once all of the bytes come from elsewhere,
-    /// as after a write or a rollback.
+    /// as after a write or a rollback. Where no read failed, what is known to be lost is said.
     pub(crate) fn reason(&self, overlay: &Overlay, objects: &ObjectMap) -> Option<String> {
         let mut lost = self.ranges.iter().rev().filter(|known| known.is_lost(overlay, objects));
-        let FailedRead { part: Part { offset, len, .. }, error } = lost.next()?;
-        let others = match (lost.count(), self.has_more) {
-            (0, false) => String::new(),
-            (1, false) => ", and in 1 more range".to_owned(),
-            (others, false) => format!(", and in {others} more ranges"),
-            (others, true) => format!(", and in more than {others} more ranges"),
+        let Some(FailedRead { part: Part { offset, len, .. }, error }) = lost.next() else {
+            return known_lost(overlay, objects);
         };
+        let others = others(lost.count(), self.has_more);
         Some(format!("reads fail in the {len} bytes at {offset}{others}: {error}"))
+    }
+
+    /// The ranges, to be read once more.
+    pub(crate) fn ranges(&self) -> Vec<(u64, u64)> {
+        self.ranges.iter().map(FailedRead::range).collect()
+    }
+}
+
+/// What to say of the ranges of which the map says that they are lost.
+fn known_lost(overlay: &Overlay, objects: &ObjectMap) -> Option<String> {
+    let first_in = |(offset, len)| {
+        let mut first = None;
+        resolve(overlay, objects, offset, len, |part| {
+            first = matches!(part.source, Source::Poison).then_some((part.offset, part.len));
+            first.is_none()
+        });
+        first
+    };
+    let mut lost = objects.lost().ranges().filter_map(first_in);
+    let (offset, len) = lost.next()?;
+    let others = others(lost.count(), objects.lost().has_more());
+    Some(format!(
+        "reads fail in the {len} bytes at {offset}{others}: they were lost to damage, or given up by a repair, and \
+         nothing was written there since"
+    ))
+}
+
+fn others(count: usize, has_more: bool) -> String {
+    match (count, has_more) {
+        (0, false) => String::new(),
+        (1, false) => ", and in 1 more range".to_owned(),
+        (others, false) => format!(", and in {others} more ranges"),
+        (others, true) => format!(", and in more than {others} more ranges"),
     }
 }
 

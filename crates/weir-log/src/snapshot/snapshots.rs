@@ -24,6 +24,8 @@ pub(crate) struct Snapshots {
     /// Those that the checkpoint under way becomes.
     pub(crate) taking: Vec<SnapshotRecord>,
     pub(crate) pins: Pins,
+    /// Why it is not known what they reach.
+    pub(crate) trouble: Option<String>,
 }
 
 /// What is known of the objects that snapshots reach (S2).

@@ -14,6 +14,9 @@ use crate::read::fetch::{self, frame_span};
 use crate::read::{Part, Source, poisoned, read_frames, resolve, to_usize};
 use crate::volume::shared::Shared;
 
+/// Bytes that are read at a time of what could not be read before.
+const AGAIN_BYTES: u64 = 64 << 10;
+
 /// The read of the device contract, within the bounds of the volume.
 pub(crate) async fn read(shared: &Rc<Shared>, offset: u64, len: u64) -> Result<Data, DeviceError> {
     // Another node may have written since the lease was lost, which this one would not know.
@@ -37,6 +40,20 @@ pub(crate) async fn read(shared: &Rc<Shared>, offset: u64, len: u64) -> Result<D
         }
     }
     unreachable!("the last attempt returns")
+}
+
+/// Reads once more what could not be read, in pieces, so that what is there again is no trouble any more and the status
+/// names what is left of it.
+pub(crate) async fn again(shared: &Rc<Shared>) {
+    let failed = shared.state.borrow().failed_reads.ranges();
+    for (mut at, end) in failed {
+        while at < end {
+            let len = AGAIN_BYTES.min(end - at);
+            // It is remembered again.
+            let _ = read(shared, at, len).await;
+            at += len;
+        }
+    }
 }
 
 async fn read_once(shared: &Rc<Shared>, start: u64, len: u64) -> Result<Data, DeviceError> {

@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_device::{ErrorKind, VolumeId};
+use weir_journal::ManifestSeen;
 use weir_log::catalog::{self, DeleteConsent};
 use weir_log::limits::{HEADER_GUESS_BYTES, REFERENCES_LOOK_INTERVAL};
-use weir_log::{Closed, LogError, LogVolume, MemoryFrameCache, Takeover};
+use weir_log::{
+    Closed, Keys, LogError, LogVolume, MemoryFrameCache, Obstacle, Reopening, Takeover,
+};
 
 use crate::support::{
     Host, SIZE, checked, expect_bytes, expect_whole, fill, filling, name, object_key, objects,
@@ -352,13 +355,29 @@ fn what_keeps_a_volume_from_being_opened_is_damage() {
         drop(volume);
         let root = object_key(&host, root.sequence, root.epoch);
         let clone = clone_of(&host, 7, ("demo", "cut"), "copy").await;
+        let obstacle = async |host: &Host, called: &str, known| {
+            let (called, keys) = (name(called), Keys::default());
+            let volume = Reopening { id: host.id, name: &called, known, keys: &keys };
+            let found = weir_log::obstacle_to_opening(&host.store, &host.env, volume).await;
+            found.expect("it answers")
+        };
         let damage = async |host: &Host| {
-            weir_log::damage_to_opening(&host.store, &host.env, host.id).await.expect("it answers")
+            let called = if host.id == clone.id { "copy" } else { "demo" };
+            obstacle(host, called, None).await
         };
         assert_eq!((damage(&host).await, damage(&clone).await), (None, None));
+        let other = obstacle(&host, "copy", None).await;
+        assert!(matches!(other, Some(Obstacle::OtherStore(_))), "{other:?}");
+        let nobody = obstacle(&host, "nobody", None).await;
+        assert!(matches!(nobody, Some(Obstacle::OtherStore(_))), "{nobody:?}");
+        for (number, is_back) in [(1, false), (u64::MAX, true)] {
+            let known = Some(ManifestSeen { number, nonce: [7; 16] });
+            let found = obstacle(&host, "demo", known).await;
+            assert_eq!(matches!(found, Some(Obstacle::OtherStore(_))), is_back, "{found:?}");
+        }
         host.faults.flip_bit(&root, 100);
         let found = damage(&clone).await.expect("it begins as that");
-        assert!(found.contains(&root), "{found}");
+        assert!(matches!(&found, Obstacle::Damage(why) if why.contains(&root)), "{found}");
         let places: Vec<_> = checked(&clone).await.damage.into_iter().map(|d| d.place).collect();
         assert_eq!(places, [root.as_str()]);
         host.faults.heal(&root);

@@ -100,6 +100,32 @@ fn a_journal_that_fills_presses_uploads() {
 }
 
 #[test]
+fn a_journal_whose_disk_is_full_presses_uploads() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.batch.rpo = Duration::from_secs(600);
+        host.options.journal.segments_max = 64;
+        let (volume, client) = busy_volume(&host).await;
+        host.disk.set_capacity(Some(1));
+        let other = Rc::clone(&volume);
+        let writer = tokio::task::spawn_local(async move {
+            for nth in 0_u64.. {
+                write(&other, nth % 16 * 4096, &[9; 4096]).await.expect("written");
+            }
+        });
+        let begun = Instant::now();
+        while volume.status().journal_no_space.is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it fills the disk");
+            sleep(Duration::from_millis(10)).await;
+        }
+        sleep(Duration::from_millis(200)).await;
+        assert_eq!(volume.status().upload_pressure, 1000);
+        writer.abort();
+        client.abort();
+    });
+}
+
+#[test]
 fn uploads_follow_writes_that_were_too_many_for_a_burst_until_clients_rest() {
     run(async {
         let mut host = Host::new().await;

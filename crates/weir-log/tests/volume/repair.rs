@@ -7,11 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use weir_device::ErrorKind;
 use weir_log::format::object::{ObjectHeader, ObjectKind};
-use weir_log::{CheckReport, Closed, GIVEN_UP, GivenUp, LogVolume, ObjectId};
+use weir_log::{CheckReport, Closed, GIVEN_UP, GivenUp, Keys, LogVolume, ObjectId, Reopening};
 
 use crate::support::{
-    Host, SIZE, checked, expect_bytes, fill, name, object_key, objects, pattern, read, run, show,
-    write,
+    Host, SIZE, checked, expect_bytes, fill, name, newest_manifest, object_key, objects, pattern,
+    read, run, show, write,
 };
 
 /// How long every answer of a slow store takes.
@@ -406,6 +406,80 @@ fn what_snapshots_may_need_is_not_passed_over_by_a_repair() {
         assert_eq!(named, [ObjectId::parse_key(&root).expect("an object")]);
         let done = volume.repair(&named, GivenUp::Error, |_| {}).await.expect("repaired");
         assert_eq!((done.snapshot_objects, done.lost_bytes, done.removed_objects), (1, 0, 0));
+    });
+}
+
+#[test]
+fn what_a_damaged_snapshot_may_need_is_no_orphan() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.read_deadline = Duration::from_secs(5);
+        let (volume, _) = host.open().await;
+        let cut = fill(&volume, 1).await;
+        let root = volume.snapshot(&name("hurt")).await.expect("taken").checkpoint;
+        fill(&volume, 2).await;
+        volume.flush_remote().await.unwrap();
+        volume.compact(75, |_, _| {}).await.unwrap();
+        volume.close().await.expect("closed");
+        drop(volume);
+        let root = object_key(&host, root.sequence, root.epoch);
+        host.faults.flip_bit(&root, 100);
+        let (volume, _) = host.other(7).open().await;
+        let all: Vec<_> =
+            objects(&host).await.iter().filter_map(|key| ObjectId::parse_key(key)).collect();
+        let done = volume.repair(&all, GivenUp::Error, |_| {}).await.expect("repaired");
+        assert_eq!(done.removed_objects, 0, "{done:?}");
+        let status = volume.status();
+        assert!(status.snapshot_failure.is_some(), "nothing is deleted, and it is said why");
+        host.faults.heal(&root);
+        assert!(show(&host, "hurt").await == cut);
+    });
+}
+
+#[test]
+fn a_root_that_was_replaced_while_it_was_looked_at_is_no_damage() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        fill(&volume, 1).await;
+        volume.repair(&[], GivenUp::Error, |_| {}).await.unwrap();
+        let root = newest_manifest(&host).await.checkpoint.expect("one");
+        host.faults.flip_bit(&object_key(&host, root.sequence, root.epoch), 100);
+        let (slow, gate) = host.other(5).with_gate();
+        gate.change(|plan| plan.latency = SLOW..=SLOW);
+        let looks = async {
+            let (called, keys) = (name("demo"), Keys::default());
+            let volume = Reopening { id: host.id, name: &called, known: None, keys: &keys };
+            weir_log::obstacle_to_opening(&slow.store, &slow.env, volume).await.expect("answers")
+        };
+        let goes_on = async {
+            // The name and the manifest take two requests each.
+            tokio::time::sleep(SLOW * 9 / 2).await;
+            fill(&volume, 2).await;
+            volume.repair(&[], GivenUp::Error, |_| {}).await.unwrap();
+        };
+        let (found, ()) = futures_util::join!(looks, goes_on);
+        assert_eq!(found, None);
+    });
+}
+
+/// What is lost is said by the status of whoever opens the volume next, before anybody reads, until it is written.
+#[test]
+fn what_was_given_up_is_said_until_it_is_written() {
+    run(async {
+        let (host, volume, _) = with_given_up(4).await;
+        let report = checked(&host).await;
+        let ranges: Vec<_> = report.damage.into_iter().flat_map(|damage| damage.ranges).collect();
+        assert!(!ranges.is_empty());
+        volume.close().await.expect("closed");
+        drop(volume);
+        let (volume, _) = host.other(7).open().await;
+        let said = volume.status().read_failure.expect("it is known");
+        assert!(said.contains("given up by a repair"), "{said}");
+        for (offset, len) in ranges {
+            write(&volume, offset, &vec![1; usize::try_from(len).unwrap()]).await.expect("written");
+        }
+        assert_eq!(volume.status().read_failure, None);
     });
 }
 

@@ -292,7 +292,7 @@ mod tests {
             .collect();
         let config = Config::parse(&uncommented, "weir.toml").unwrap();
         assert_eq!(config.memory, Some(Size(512 << 20)));
-        assert_eq!(config.volumes.len(), 3);
+        assert_eq!(config.volumes.len(), 4);
         assert_eq!(config.volumes[1].settings().journal, Some(Size(4 << 30)));
         assert_eq!((config.defaults.rpo, config.volumes[1].rpo), (Some(60.0), Some(600.0)));
         assert_eq!(config.defaults.collect(), CollectLimits::default());

@@ -8,13 +8,15 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
-use weir_log::catalog;
+use weir_device::mutant;
+use weir_log::JOURNAL_FILE;
+use weir_log::catalog::{self, VolumeName};
 use weir_store::Store;
 
 use crate::data_directory::{DataDirectory, store_directory};
 use crate::error::NodeError;
-use crate::home::Home;
 use crate::home::probe::{Answer, Probes};
+use crate::home::{Home, opened};
 use crate::node::shard::ShardContext;
 
 /// The URLs, in the order in which they were used first.
@@ -92,6 +94,26 @@ pub(crate) async fn check_not_emptied(
 ) -> Result<(), NodeError> {
     if is_known(&home.data, &home.store_url)? && catalog::is_blank(store, &context.env).await? {
         return check_unknown(home, "has no volumes, and never had any");
+    }
+    Ok(())
+}
+
+/// Checks before a volume is created that no journal here is of one of that name which the store has lost: under the
+/// name its clients would find an empty volume.
+pub(crate) async fn check_not_lost(
+    context: &ShardContext,
+    home: &Home,
+    store: &Store,
+    name: &VolumeName,
+) -> Result<(), NodeError> {
+    let volumes = home.data.volumes()?;
+    let Some(id) = volumes.into_iter().find(|id| opened::is_of(home, store, (*id, name))) else {
+        return Ok(());
+    };
+    if catalog::is_unknown(store, &context.env, name).await? && !mutant("lost_names_made_anew") {
+        let journal = home.data.volume(id).join(JOURNAL_FILE).display().to_string();
+        let store = store.url().to_owned();
+        return Err(NodeError::NameLost { name: name.to_string(), store, journal });
     }
     Ok(())
 }

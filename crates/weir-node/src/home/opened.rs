@@ -73,6 +73,13 @@ pub(crate) fn is_of_another_store(home: &Home, store: &Store, id: VolumeId) -> b
     place.is_some_and(|place| place != place_of(home, store))
 }
 
+/// Whether there is a note of a volume of this name and store: it is open, or was not closed there.
+pub(crate) fn is_of(home: &Home, store: &Store, (id, name): (VolumeId, &VolumeName)) -> bool {
+    let noted = std::fs::read_to_string(home.data.opened_as(id)).unwrap_or_default();
+    let mut lines = noted.lines();
+    lines.next() == Some(name.as_str()) && lines.next() == Some(&place_of(home, store))
+}
+
 /// Removes the note, if the volume was closed with everything in the store; otherwise adds what the store lacks.
 pub(crate) fn note_closed(data: &DataDirectory, id: VolumeId, closed: Closed, unsent: AtRisk) {
     let path = data.opened_as(id);

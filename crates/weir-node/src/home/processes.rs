@@ -244,7 +244,12 @@ impl Home {
             // One that gives no answer may serve it, and why it gives none is what helps.
             None => {
                 let NodeError::Held { process: holder, .. } = &error else { return error };
-                let silent = processes.into_iter().find(|process| process.id == *holder);
+                // A program that was replaced leaves its number, which is this one's too, to whoever locks next, and
+                // that may not have written its own yet.
+                let is_other =
+                    holder.0.is_none_or(|id| u32::try_from(id) != Ok(std::process::id()));
+                let mut silent = processes.into_iter().filter(|_| is_other);
+                let silent = silent.find(|process| process.id == *holder);
                 silent.and_then(|process| process.status.err()).unwrap_or(error)
             }
         }

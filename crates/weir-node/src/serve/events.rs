@@ -61,6 +61,8 @@ pub enum EventKind {
     CacheResized,
     /// Clients were refused, because the node has as many as it may have.
     ClientsRefused,
+    /// The program was to be replaced, and was not.
+    NodeNotReplaced,
     /// The node stops.
     NodeStopping,
     /// What only a newer version knows.

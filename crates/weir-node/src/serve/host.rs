@@ -319,6 +319,7 @@ async fn find_or_create(
         (Err(LogError::NoSuchVolume { .. }), Some(size)) => {
             home.refuse_taken(None, &spec.name).await?;
             known_stores::check_not_emptied(context, home, store).await?;
+            known_stores::check_not_lost(context, home, store, &spec.name).await?;
             check_room(home, spec.options.journal.segment_bytes)?;
             let (env, name, takeover) = (&context.env, &spec.name, Takeover::Manual);
             let encryption = home.encryption(context).await?;

@@ -113,9 +113,16 @@ fn look(data: &DataDirectory, served: &BTreeSet<VolumeId>) -> Vec<Noted> {
     noted.collect()
 }
 
-fn reason(name: &VolumeName, unsent: Option<&AtRisk>, store: Option<&str>) -> String {
+/// What is wrong, and the command that mends it; with its store where that has to be named.
+pub(crate) fn reason(name: &VolumeName, unsent: Option<&AtRisk>, store: Option<&str>) -> String {
     let store = store.map_or_else(String::new, |store| format!(" --store {store}"));
     let what = match unsent {
+        Some(AtRisk { bytes: 0, .. }) => {
+            return format!(
+                "no acknowledged write is in its journal alone, but the store could not be told that it was closed: \
+                 `weir volume flush {name}{store}` does that"
+            );
+        }
         Some(unsent) => {
             let age = unsent.oldest_age_ms.map(|age| age / 1000);
             let more = if unsent.age_is_least { " or more" } else { "" };
@@ -144,6 +151,8 @@ mod tests {
             "3.0 MiB of acknowledged writes are in its journal alone, the oldest of it 61 s old: \
              `weir volume flush demo` takes them to the store"
         );
+        let nothing = reason(&name, Some(&AtRisk::default()), None);
+        assert!(nothing.starts_with("no acknowledged write is in its journal alone"), "{nothing}");
         let unknown = reason(&name, None, Some("s3://other"));
         assert!(unknown.contains("may have the only copy"), "{unknown}");
         assert!(unknown.contains("`weir volume flush demo --store s3://other`"), "{unknown}");

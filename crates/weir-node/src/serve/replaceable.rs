@@ -18,7 +18,9 @@ use futures_util::stream;
 use tokio::time::{Instant, timeout, timeout_at};
 use weir_device::{LocalBoxFuture, VolumeId, with_causes};
 use weir_disk::Question;
+use weir_journal::ManifestSeen;
 use weir_log::catalog::VolumeName;
+use weir_log::{Obstacle, Reopening};
 use weir_store::Store;
 
 use crate::error::NodeError;
@@ -26,6 +28,7 @@ use crate::home::probe::Answer;
 use crate::home::{Home, known_stores};
 use crate::node::shard::ShardContext;
 use crate::serve::core::{Core, Entry};
+use crate::serve::events::EventKind;
 use crate::serve::lock::lock;
 use crate::serve::service::Service;
 use crate::serve::spec::EndpointKind;
@@ -58,6 +61,11 @@ pub struct Next {
 }
 
 impl Service {
+    /// Notes that the program was to be replaced and was not, and why: who asked for it sees no log.
+    pub fn note_not_replaced(&self, why: &str) {
+        self.core.events.note(EventKind::NodeNotReplaced, None, why);
+    }
+
     /// What is wrong with the store of the next process, in words, if it does not take an object within `limit`, and
     /// half a minute where it has to be opened first. Nothing where volumes of a store are neither served now nor in
     /// the settings, as far as these are known.
@@ -68,11 +76,14 @@ impl Service {
         limit: Duration,
     ) -> LocalBoxFuture<'a, Option<String>> {
         Box::pin(async move {
-            let entries = self.core.entries().into_iter().filter(|entry| !entry.is_elsewhere());
-            let served: Vec<_> = entries.map(|entry| (entry.name.clone(), entry.id)).collect();
-            if served.is_empty() && !next.is_some_and(|next| next.needs_store) {
+            let mut entries = self.core.entries();
+            entries.retain(|entry| !entry.is_elsewhere());
+            if entries.is_empty() && !next.is_some_and(|next| next.needs_store) {
                 return None;
             }
+            let served = served_well(&self.core, entries).await;
+            let many =
+                STORE_SAY_MAX * u32::try_from(served.len() / VOLUMES_ASKED_MAX).unwrap_or(u32::MAX);
             let home = next.map_or(&self.core.home, |next| &next.home);
             if !known_stores::answers(home, &self.core.probes, limit).await {
                 return Some("the file system of the store does not answer".to_owned());
@@ -99,9 +110,9 @@ impl Service {
                 let mut random = || context.env.random.next_u64();
                 store.takes_objects(&mut random, limit).await?;
                 known_stores::check_not_emptied(&context, &home, &store).await?;
-                volume_that_would_not_open(&context, &store, served).await
+                volume_that_would_not_open(&context, (&home, &store), served).await
             };
-            match timeout(limit + open + STORE_SAY_MAX, self.core.node.run(0, ask)).await {
+            match timeout(limit + open + STORE_SAY_MAX + many, self.core.node.run(0, ask)).await {
                 Err(_) if open.is_zero() => Some("the store does not answer".to_owned()),
                 Err(_) => Some(
                     "the store, which is not in use yet, is slow to answer its probe".to_owned(),
@@ -175,20 +186,48 @@ impl Service {
     }
 }
 
-/// A volume that the next process could not open, and why. This one serves it from memory, and can mend that.
+/// A volume of a store that is served.
+struct ServedOne {
+    name: VolumeName,
+    id: VolumeId,
+    /// The version of its manifest that the store is known to have.
+    known: Option<ManifestSeen>,
+}
+
+/// Those of a store that are well. One that failed, as when another host took it over, is for the next process to
+/// judge.
+async fn served_well(core: &Core, entries: Vec<Arc<Entry>>) -> Vec<ServedOne> {
+    let mut served = Vec::new();
+    for entry in entries {
+        let (name, id, shard) = (entry.name.clone(), entry.id, entry.shard);
+        // Not one that is being closed.
+        let log = core.node.run(shard, move |context| async move {
+            let hosted = context.hosted.borrow().get(&id).cloned();
+            hosted.map(|hosted| hosted.stack.log_status())
+        });
+        match log.await.ok().flatten() {
+            Some(Some(log)) if log.failure.is_some() => {}
+            // A replica has no journal that knows more than the store.
+            Some(log) => {
+                let known = log.and_then(|log| log.manifest);
+                served.push(ServedOne { name, id, known });
+            }
+            None => {}
+        }
+    }
+    served
+}
+
+/// A volume that the next process could not open, and why. This one serves it from memory, and can mend that in part.
 async fn volume_that_would_not_open(
     context: &ShardContext,
-    store: &Store,
-    served: Vec<(VolumeName, VolumeId)>,
+    (home, store): (&Home, &Store),
+    served: Vec<ServedOne>,
 ) -> Result<Option<String>, NodeError> {
-    let asked = served.into_iter().map(async |(name, id)| {
-        let found = weir_log::damage_to_opening(store, &context.env, id).await?;
-        Ok::<_, NodeError>(found.map(|wrong| {
-            format!(
-                "volume {name} could not be opened again, as what the store has of it is damaged: {wrong}; \
-                 `weir volume repair {name}` writes that anew"
-            )
-        }))
+    let asked = served.into_iter().map(async |ServedOne { name, id, known }| {
+        let volume = Reopening { id, name: &name, known, keys: &home.keys };
+        let found = weir_log::obstacle_to_opening(store, &context.env, volume).await?;
+        Ok::<_, NodeError>(found.map(|obstacle| what_to_do(&name, &obstacle)))
     });
     let mut answers = stream::iter(asked).buffer_unordered(VOLUMES_ASKED_MAX);
     while let Some(answer) = answers.next().await {
@@ -197,6 +236,20 @@ async fn volume_that_would_not_open(
         }
     }
     Ok(None)
+}
+
+fn what_to_do(name: &VolumeName, obstacle: &Obstacle) -> String {
+    match obstacle {
+        Obstacle::Damage(wrong) => format!(
+            "volume {name} could not be opened again, as what the store has of it is damaged: {wrong}; `weir volume \
+             repair {name}` writes that anew"
+        ),
+        Obstacle::OtherStore(why) => format!(
+            "volume {name} could not be opened again: {why}; put the store back as it was, or, where that is meant, \
+             `weir volume detach {name}` first"
+        ),
+        Obstacle::Key(why) => format!("volume {name} could not be opened again: {why}"),
+    }
 }
 
 /// A close of a volume in no store that does not end in time, and what it waits for.

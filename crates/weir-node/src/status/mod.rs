@@ -139,8 +139,14 @@ pub(crate) fn judge(log: &VolumeStatus, limits: &Limits) -> (Health, Vec<String>
         );
     }
     reasons.extend(log.upload_note.clone());
-    let damaged = |failure| format!("{failure}; weir volume check names what is damaged");
-    reasons.extend(log.read_failure.as_ref().map(damaged));
+    let names = "weir volume check names what is damaged";
+    reasons.extend(log.read_failure.as_ref().map(|failure| format!("{failure}; {names}")));
+    reasons.extend(log.snapshot_failure.as_ref().map(|failure| {
+        format!(
+            "a snapshot cannot be read, and nothing is deleted from the store until it can, or is deleted, and the \
+             volume was opened anew: {failure}; {names}"
+        )
+    }));
     (if reasons.is_empty() { Health::Ok } else { Health::Degraded }, reasons)
 }
 
@@ -540,6 +546,7 @@ mod tests {
         VolumeStatus {
             size_bytes: 1,
             epoch: 1,
+            manifest: None,
             acked_write: 10,
             committed_write: 4,
             committed_sequence: 1,
@@ -580,6 +587,7 @@ mod tests {
             failure: None,
             upload_note: None,
             read_failure: None,
+            snapshot_failure: None,
             put_error: None,
             journal_no_space: None,
             journal_wait_ms: None,
@@ -655,6 +663,15 @@ mod tests {
         assert!(judge(&cut_off).1[0].contains("no flush to the store ends until it is renewed"));
         let failed = VolumeStatus { failure: Some("fenced".to_owned()), ..full };
         assert_eq!(judge(&failed), (Health::Failed, vec!["it takes no writes: fenced".to_owned()]));
+    }
+
+    #[test]
+    fn a_snapshot_that_cannot_be_read_is_no_secret() {
+        let hurt = VolumeStatus { snapshot_failure: Some("cut: gone".to_owned()), ..log() };
+        let (health, reasons) = judge(&hurt);
+        assert_eq!(health, Health::Degraded);
+        let said = "nothing is deleted from the store until it can";
+        assert!(reasons[0].contains(said), "{reasons:?}");
     }
 
     #[test]

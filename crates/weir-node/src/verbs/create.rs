@@ -59,6 +59,7 @@ impl Verb for CreateVolume {
         created.refuse_if_taken().await?;
         let store = home.open_or_make_store(context).await?;
         known_stores::check_not_emptied(context, home, &store).await?;
+        known_stores::check_not_lost(context, home, &store, &name).await?;
         let encryption = home.encryption(context).await?;
         let takeover = self.takeover.into();
         catalog::create_as(&store, &context.env, &name, size, takeover, encryption).await?;

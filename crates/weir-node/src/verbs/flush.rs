@@ -25,7 +25,10 @@ pub struct FlushVolume {
     #[arg(long)]
     pub remote: bool,
     /// Return when it is done
+    // A program that does not say is not told of an end that is none.
     #[arg(long)]
+    #[serde(default = "waits")]
+    #[schema(default = true)]
     pub wait: bool,
     /// With `remote`: have a published checkpoint reach them as well, which is what a replica is made of
     // Left out where it is not asked for: a process of an older program does not know the word.
@@ -34,11 +37,15 @@ pub struct FlushVolume {
     pub publish: bool,
 }
 
+fn waits() -> bool {
+    true
+}
+
 /// What a flush came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct FlushedVolume {
-    /// Whether it is done: one that nobody waits for is only begun.
+    /// Whether it is done: one that is not waited for is only begun.
     pub done: bool,
 }
 
@@ -72,8 +79,9 @@ impl Verb for FlushVolume {
         self.check()
     }
 
-    fn is_waited_for(&self) -> bool {
-        self.wait
+    fn begun(&self) -> Option<FlushedVolume> {
+        // A local one is over in milliseconds, and its end is all there is to know.
+        (self.remote && !self.wait).then_some(FlushedVolume { done: false })
     }
 
     async fn on_served(
@@ -91,12 +99,13 @@ impl Verb for FlushVolume {
             Ok::<_, NodeError>(())
         });
         loop {
-            on_progress(0, hosted.stack.log_status().map_or(0, |status| status.unsent_bytes));
             tokio::select! {
                 biased;
                 flushed = &mut flush => return flushed.map(|()| FlushedVolume { done: true }),
                 () = tokio::time::sleep(LOOK_INTERVAL) => {}
             }
+            // One that is not waited for has begun with the first report: it did not fail at once.
+            on_progress(0, hosted.stack.log_status().map_or(0, |status| status.unsent_bytes));
         }
     }
 
@@ -120,7 +129,7 @@ impl Command for FlushVolume {
     const BAR: Option<Bar> = Some(Bar { doing: "flushing", shows: "{total_bytes} to go" });
 
     fn verb(self, _snapshot: Option<VolumeName>) -> Self {
-        // A local flush is over in milliseconds, and its end is all there is to know.
+        // A process of an older program does not wait for a local one by itself.
         Self { wait: self.wait || !self.remote, ..self }
     }
 
@@ -147,6 +156,16 @@ mod tests {
         let begun = told(false).join(" ");
         assert!(begun.contains("weir volume flush demo --remote --wait"), "{begun}");
         assert!(told(true).is_empty());
+    }
+
+    #[test]
+    fn a_program_that_does_not_ask_for_less_waits() {
+        let asked = |json| serde_json::from_str::<FlushVolume>(json).unwrap().begun();
+        assert_eq!(asked("{}"), None);
+        assert_eq!(asked(r#"{"remote":true}"#), None);
+        assert_eq!(asked(r#"{"wait":false}"#), None, "a local one is waited for always");
+        let begun = asked(r#"{"remote":true,"wait":false}"#);
+        assert_eq!(begun, Some(FlushedVolume { done: false }));
     }
 
     #[test]

@@ -44,9 +44,11 @@ impl Verb for RepairVolume {
         on_progress: OnProgress<'_>,
     ) -> Result<RepairReport, NodeError> {
         let report = repair(&*volume.log("has no objects")?, &self, on_progress).await?;
-        volume
-            .place
-            .note(EventKind::VolumeRepaired, format!("{} bytes given up", report.lost_bytes));
+        let pending_deletions = report.pending_deletions;
+        if report != (RepairReport { pending_deletions, ..RepairReport::default() }) {
+            let given_up = format!("{} bytes given up", report.lost_bytes);
+            volume.place.note(EventKind::VolumeRepaired, given_up);
+        }
         Ok(report)
     }
 

@@ -68,9 +68,9 @@ async fn handle<V: Verb>(
     let verb = received::<V>(request).await?;
     verb.admit(&Serving(Arc::clone(&core)), name.as_ref())?;
     let answer = V::ROUTE.map_or(Answer::Lines, |route| route.answer);
-    let is_waited_for = verb.is_waited_for();
-    let (reporter, reports) = watch::channel((0, 0));
-    let (done, outcome) = oneshot::channel();
+    let begun = verb.begun();
+    let (reporter, mut reports) = watch::channel((0, 0));
+    let (done, mut outcome) = oneshot::channel();
     submit(&core, name, verb, reporter, done)?;
     match answer {
         Answer::Report(code) => {
@@ -78,17 +78,27 @@ async fn handle<V: Verb>(
             let code = StatusCode::from_u16(code).unwrap_or(StatusCode::OK);
             Ok((code, Json(report)).into_response())
         }
-        Answer::Lines if is_waited_for => Ok(progress::answer(reports, outcome)),
         Answer::Lines => {
-            tokio::spawn(async move {
-                if let Ok(Err(error)) = outcome.await {
-                    tracing::error!(%error, verb = V::name().as_ref(), "what nobody waits for failed");
+            let Some(report) = begun else { return Ok(progress::answer(reports, outcome)) };
+            let ended = tokio::select! {
+                biased;
+                ended = &mut outcome => ended.unwrap_or(Err(NodeError::ShuttingDown)),
+                Ok(()) = reports.changed() => {
+                    tokio::spawn(log_failure::<V>(outcome));
+                    Ok(report)
                 }
-            });
-            let (done, begun) = oneshot::channel::<Result<serde_json::Value, NodeError>>();
-            let _ = done.send(Ok(serde_json::json!({})));
-            Ok(progress::answer(reports, begun))
+            };
+            let (done, outcome) = oneshot::channel();
+            let _ = done.send(ended);
+            Ok(progress::answer(reports, outcome))
         }
+    }
+}
+
+/// Logs a failure of what its caller does not wait for.
+async fn log_failure<V: Verb>(outcome: oneshot::Receiver<Result<V::Report, NodeError>>) {
+    if let Ok(Err(error)) = outcome.await {
+        tracing::error!(%error, verb = V::name().as_ref(), "what nobody waits for failed");
     }
 }
 

@@ -75,9 +75,10 @@ pub trait Verb:
         false
     }
 
-    /// Whether the answer is sent only at its end.
-    fn is_waited_for(&self) -> bool {
-        true
+    /// The report of one that is not waited for: it is sent as soon as the work has begun, which is when it reports its
+    /// progress for the first time. What fails before is answered as an error.
+    fn begun(&self) -> Option<Self::Report> {
+        None
     }
 
     /// Refuses, before anything is begun, what a serving process does not do.

@@ -10,11 +10,13 @@ use weir_journal::Journal;
 use weir_log::catalog::VolumeName;
 use weir_log::{JOURNAL_FILE, LOCK_FILE};
 
+use crate::api::types::AtRisk;
 use crate::error::NodeError;
 use crate::home::processes::Process;
 use crate::home::{Home, opened};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
+use crate::serve::kept;
 
 /// Such a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,10 +29,21 @@ pub struct Unserved {
     pub store: Option<String>,
     /// The journal.
     pub journal: PathBuf,
+    /// What the store lacks of it, where it was closed in order; not known where its process was killed.
+    pub unsent: Option<AtRisk>,
     /// What is wrong with it, where it cannot be read.
     pub trouble: Option<String>,
     /// The process that has the lock of the volume's files: it opens or closes the volume, or a verb works on it.
     pub holder: Option<u32>,
+}
+
+impl Unserved {
+    /// What is in the journal alone, and the command that takes it to the store, where that is known.
+    #[must_use]
+    pub fn left(&self) -> Option<String> {
+        let unsent = self.unsent.as_ref()?;
+        Some(kept::reason(self.name.as_ref()?, Some(unsent), self.store.as_deref()))
+    }
 }
 
 impl Node {
@@ -83,7 +96,8 @@ pub(crate) async fn not_closed(
             Err(error) => Some(error.to_string()),
         };
         let store = opened::noted_store(&home.data, volume);
-        unserved.push(Unserved { volume, name, store, journal, trouble, holder });
+        let unsent = opened::noted_unsent(&home.data, volume);
+        unserved.push(Unserved { volume, name, store, journal, unsent, trouble, holder });
     }
     Ok(unserved)
 }

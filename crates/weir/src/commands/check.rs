@@ -73,13 +73,14 @@ async fn write_anew(node: &Node, home: &Home, name: &VolumeName) -> Result<bool,
     Ok(node.call_holder(home.clone(), name.clone(), nothing).await?.is_some())
 }
 
-/// What a repair is to mend. A process that serves the volume has mended what it can of it by then.
+/// What a repair is to mend, and whether a process that serves the volume has written manifest and checkpoint anew by
+/// then, as something beside the objects was damaged.
 async fn find_damage(
     node: &Node,
     home: &Home,
     name: &VolumeName,
     limits: &CheckLimits,
-) -> Result<CheckReport, Failure> {
+) -> Result<(CheckReport, bool), Failure> {
     publish(node, home, name).await?;
     let mut found = look(node, home.clone(), name, limits).await?;
     if let Some(reason) = &found.without_key {
@@ -90,10 +91,12 @@ async fn find_damage(
     let is_beside_objects = |damage: &Damage| {
         damage.problem != GIVEN_UP && ObjectId::parse_key(&damage.place).is_none()
     };
-    if found.damage.iter().any(is_beside_objects) && write_anew(node, home, name).await? {
+    let is_anew =
+        found.damage.iter().any(is_beside_objects) && write_anew(node, home, name).await?;
+    if is_anew {
         found = look(node, home.clone(), name, limits).await?;
     }
-    Ok(found)
+    Ok((found, is_anew))
 }
 
 /// Checks a volume, says what would be lost for good, and gives that up if a person agrees.
@@ -104,7 +107,7 @@ pub(crate) async fn repair(
     repair: Repair,
 ) -> Result<ExitCode, Failure> {
     let Repair { name, zero, yes, form } = repair;
-    let found = find_damage(node, &home, &name, limits).await?;
+    let (found, is_anew) = find_damage(node, &home, &name, limits).await?;
     let damaged = found.damage.iter().map(|damage| &damage.place);
     let is_object = |key: &&String| ObjectId::parse_key(key).is_some();
     let objects: Vec<String> =
@@ -125,6 +128,8 @@ pub(crate) async fn repair(
         ask(&name, lost_bytes, zero)?;
     }
     let done = if objects.is_empty() && !(zero && given_up > 0) {
+        // A process that serves it looks once more at what its clients could not read.
+        write_anew(node, &home, &name).await?;
         RepairReport::default()
     } else {
         let bar = ProgressBar::no_length().with_message(format!("repairing {name}"));
@@ -141,27 +146,18 @@ pub(crate) async fn repair(
     };
     match form {
         OutputForm::Json => {
-            output::print_json(&serde_json::json!({ "found": found, "repaired": done }))?;
+            let document = serde_json::json!({
+                "found": found, "repaired": done, "manifest_written_anew": is_anew,
+            });
+            output::print_json(&document)?;
         }
         OutputForm::Table => {
-            output::print(&outcome(&name, &done, zero, beyond_repair > 0))?;
-            if beyond_repair > 0 {
-                output::print(&format!(
-                    "{name}: {} beside its objects cannot be repaired; put what the store has of {name} back from a \
-                     backup, or go on with a replica\n",
-                    counted(beyond_repair, "damaged thing")
-                ))?;
-            }
-            if given_up > 0 && !zero {
-                output::print(&format!(
-                    "{name}: {} were given up before and cannot be read; write them anew, or pass --zero to make \
-                     zeroes of them\n",
-                    human(given_up)
-                ))?;
-            }
+            let left = Left { beyond_repair, given_up: if zero { 0 } else { given_up } };
+            output::print(&ending(&name, &done, is_anew, zero, &left))?;
         }
     }
-    let is_done = done.snapshot_objects == 0 && beyond_repair == 0 && found.incomplete.is_none();
+    let is_left = done.snapshot_objects + done.origin_objects > 0;
+    let is_done = !is_left && beyond_repair == 0 && found.incomplete.is_none();
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
 }
 
@@ -180,6 +176,48 @@ fn ask(name: &VolumeName, lost_bytes: u64, zero: bool) -> Result<(), Failure> {
     })
 }
 
+/// What a repair leaves.
+struct Left {
+    /// Damaged things beside objects.
+    beyond_repair: u64,
+    /// Bytes that were given up before.
+    given_up: u64,
+}
+
+/// What came of a repair, for people.
+fn ending(
+    name: &VolumeName,
+    done: &RepairReport,
+    is_anew: bool,
+    zero: bool,
+    left: &Left,
+) -> String {
+    let mut text = match is_anew {
+        true => format!(
+            "{name}: the process that serves it wrote its manifest and its checkpoint anew\n"
+        ),
+        false => String::new(),
+    };
+    if !is_anew || *done != RepairReport::default() {
+        text.push_str(&outcome(name, done, zero, left.beyond_repair > 0));
+    }
+    if left.beyond_repair > 0 {
+        text.push_str(&format!(
+            "{name}: {} beside its objects cannot be repaired; put what the store has of {name} back from a backup, or \
+             go on with a replica\n",
+            counted(left.beyond_repair, "damaged thing")
+        ));
+    }
+    if left.given_up > 0 {
+        text.push_str(&format!(
+            "{name}: {} were given up before and cannot be read; write them anew, or pass --zero to make zeroes of \
+             them\n",
+            human(left.given_up)
+        ));
+    }
+    text
+}
+
 /// What a repair did, for people.
 fn outcome(name: &VolumeName, done: &RepairReport, zero: bool, has_rest: bool) -> String {
     let mut parts = Vec::new();
@@ -196,6 +234,7 @@ fn outcome(name: &VolumeName, done: &RepairReport, zero: bool, has_rest: bool) -
         (done.removed_objects, "that nobody needs removed"),
         (done.whole_objects, "can be read after all"),
         (done.snapshot_objects, "left damaged until the snapshots that need them are deleted"),
+        (done.origin_objects, "of the volume that it was cloned from left damaged"),
         (
             done.pending_deletions,
             "that nobody needs any more left for later: the volume deletes them by itself",
@@ -209,6 +248,13 @@ fn outcome(name: &VolumeName, done: &RepairReport, zero: bool, has_rest: bool) -
             false => format!("{name}: nothing to repair\n"),
             true => format!("{name}: nothing was repaired\n"),
         };
+    }
+    if done.origin_objects > 0 {
+        return format!(
+            "{name}: {}\n{name} cannot be opened again without them: put them back, or write something to {name} while \
+             it is served, which gives it a checkpoint of its own, and repair it once more\n",
+            parts.join("; ")
+        );
     }
     // Without its map a check cannot say which objects are missed, or what is lost with them.
     let again = match done.rewritten_objects {

@@ -370,6 +370,7 @@ async fn hear(
                     Ok(successor) => return Some(successor),
                     Err(failure) => {
                         failure.print();
+                        service.note_not_replaced(failure.message());
                         say!("the program that runs serves on, with every connection");
                     }
                 }

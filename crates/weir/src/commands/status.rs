@@ -138,7 +138,7 @@ fn document(processes: &[Process], unserved: &[Unserved]) -> Result<Vec<Value>, 
 fn of_volume((one, reason): (&Unserved, &String)) -> Value {
     json!({
         "name": one.name, "id": one.volume.to_string(), "store": one.store, "journal": one.journal,
-        "holder": one.holder, "trouble": one.trouble, "reason": reason,
+        "at_risk": one.unsent, "holder": one.holder, "trouble": one.trouble, "reason": reason,
     })
 }
 
@@ -156,6 +156,9 @@ fn not_served(one: &Unserved) -> String {
         );
     }
     match &one.trouble {
+        None if let Some(left) = one.left() => format!(
+            "volume {volume} is not served: {left}, as does the next weir serve of that store; the journal is {journal}"
+        ),
         None => {
             let [name, with_store] = names(one);
             let store = one.store.as_ref().map_or_else(String::new, |store| format!(" {store}"));
@@ -443,7 +446,7 @@ fn row(volume: &ServedVolume) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use weir_node::api::types::BackgroundClass;
+    use weir_node::api::types::{AtRisk, BackgroundClass};
 
     use super::*;
 
@@ -490,9 +493,22 @@ mod tests {
             name: weir_log::catalog::VolumeName::new("demo").ok(),
             store: Some("file:///s1".to_owned()),
             journal: "/d/volumes/07/journal".into(),
+            unsent: None,
             trouble: None,
             holder,
         };
+        let unsent =
+            AtRisk { bytes: 3 << 20, blocks: 768, oldest_age_ms: Some(7000), age_is_least: false };
+        let closed = Unserved { unsent: Some(unsent), ..one(None) };
+        let [row] = &document(&[], &[closed]).unwrap()[..] else { panic!("one row") };
+        let reason = row["reasons"][0].as_str().unwrap();
+        assert!(
+            reason.contains("3.0 MiB of acknowledged writes are in its journal alone"),
+            "{reason}"
+        );
+        assert!(reason.contains("`weir volume flush demo --store file:///s1`"), "{reason}");
+        assert!(!reason.contains("delete"), "{reason}");
+        assert_eq!(row["not_served"][0]["at_risk"]["bytes"], 3 << 20);
         assert_eq!(document(&[], &[]).unwrap(), Vec::<Value>::new());
         let rows = document(&[], &[one(None), one(Some(12))]).unwrap();
         let [row] = &rows[..] else { panic!("{rows:?}") };

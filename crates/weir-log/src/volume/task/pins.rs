@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use weir_device::{DeviceError, ErrorKind};
+use weir_device::{DeviceError, ErrorKind, with_causes};
 use weir_store::RetryPolicy;
 
 use crate::error::LogError;
@@ -84,7 +84,9 @@ pub(crate) async fn learn_pins(shared: Rc<Shared>) {
                 // What the damaged snapshot reaches is unknown, so nothing is deleted at all from here on. That costs
                 // space and no data.
                 tracing::error!(volume = %shared.id, %error, "a snapshot cannot be read: nothing is deleted");
-                shared.state.borrow_mut().snapshots.pins = Pins::Lost;
+                let snapshots = &mut shared.state.borrow_mut().snapshots;
+                snapshots.pins = Pins::Lost;
+                snapshots.trouble = Some(with_causes(&error));
                 shared.progress.notify_waiters();
                 return;
             }

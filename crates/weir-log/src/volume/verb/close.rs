@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use weir_device::{DeviceError, with_causes};
+use weir_journal::ManifestSeen;
 use weir_store::RetryPolicy;
 
 use crate::error::LogError;
@@ -32,6 +33,9 @@ pub struct VolumeStatus {
     pub size_bytes: u64,
     /// Epoch of this opening.
     pub epoch: u64,
+    /// The version of the manifest that the store is known to have.
+    #[serde(skip)]
+    pub manifest: Option<ManifestSeen>,
     /// Writes acknowledged, by number.
     pub acked_write: u64,
     /// Writes in the committed prefix, by number.
@@ -115,6 +119,8 @@ pub struct VolumeStatus {
     /// What the newest read failed with that found bytes lost or damaged, and in how many other ranges reads did, until
     /// all of these bytes were read or replaced.
     pub read_failure: Option<String>,
+    /// Why what snapshots need is not known, so that nothing is deleted from the store until the volume is opened anew.
+    pub snapshot_failure: Option<String>,
     /// The journal's file, while it cannot grow for want of space on its file system.
     pub journal_no_space: Option<String>,
     /// Milliseconds for which the disk of the journal has not answered the oldest write or sync that is under way.
@@ -146,6 +152,7 @@ impl LogVolume {
         VolumeStatus {
             size_bytes: state.size,
             epoch: shared.epoch.0,
+            manifest: shared.journal.manifest(),
             acked_write: state.writes.acked.write.0,
             committed_write: state.writes.committed.write.0,
             committed_sequence: state.writes.pipeline.committed().0,
@@ -191,6 +198,7 @@ impl LogVolume {
             journal_wait_ms: journal.disk_wait.map(milliseconds),
             upload_note: state.writes.upload_note.clone(),
             read_failure: state.failed_reads.reason(&state.writes.overlay, &state.head.objects),
+            snapshot_failure: state.snapshots.trouble.clone(),
             put_error: shared
                 .store
                 .put_error()

@@ -24,6 +24,7 @@ use crate::format::object::ExtentKind;
 use crate::ids::{ObjectId, ObjectSeq};
 use crate::map::objects::{ObjectPlace, ObjectRun};
 use crate::volume::LogVolume;
+use crate::volume::reads;
 use crate::volume::shared::{Held, Shared, State};
 use crate::volume::task::collect;
 use crate::volume::task::upload;
@@ -60,6 +61,9 @@ pub struct RepairReport {
     pub whole_objects: u64,
     /// Damaged objects that snapshots need, or may need: they stay damaged until the snapshots are deleted.
     pub snapshot_objects: u64,
+    /// Damaged objects of the volume that this one was cloned from, which it needs to be opened as long as it has no
+    /// checkpoint of its own: it makes one once something was written to it.
+    pub origin_objects: u64,
     /// Objects given up that the store has not deleted yet.
     pub pending_deletions: u64,
 }
@@ -117,8 +121,14 @@ impl LogVolume {
         }
         compact::checkpoint(shared).await?;
         compact::wait_for_deletions(shared).await;
+        if shared.state.borrow().head.published.is_some() {
+            report.origin_objects = 0;
+        }
+        reads::again(shared).await;
+        if report != RepairReport::default() {
+            tracing::warn!(volume = %shared.id, ?report, "repaired");
+        }
         report.pending_deletions = shared.garbage.pending();
-        tracing::warn!(volume = %shared.id, ?report, "repaired");
         shared.wait_for_lease().await?;
         Ok(report)
     }
@@ -157,6 +167,7 @@ impl Plan {
                 self.remove.push(object);
                 report.removed_objects += 1;
             }
+            Some(_) if !ours && state.head.published.is_none() => report.origin_objects += 1,
             Some(_) => {}
             None => report.whole_objects += 1,
         }

@@ -114,6 +114,10 @@ pub struct RepairReport {
     pub whole_objects: u64,
     /// Damaged objects that snapshots need: they stay until those snapshots are deleted.
     pub snapshot_objects: u64,
+    /// Damaged objects of the volume that this one was cloned from, which it needs to be opened until something was
+    /// written to it.
+    #[serde(default)]
+    pub origin_objects: u64,
     /// Objects given up that the store has not deleted yet.
     pub pending_deletions: u64,
 }
@@ -128,6 +132,7 @@ impl RepairReport {
         self.removed_objects += next.removed_objects;
         self.whole_objects += next.whole_objects;
         self.snapshot_objects += next.snapshot_objects;
+        self.origin_objects += next.origin_objects;
         self.pending_deletions = next.pending_deletions;
     }
 }
@@ -142,6 +147,7 @@ impl From<weir_log::RepairReport> for RepairReport {
             removed_objects: report.removed_objects,
             whole_objects: report.whole_objects,
             snapshot_objects: report.snapshot_objects,
+            origin_objects: report.origin_objects,
             pending_deletions: report.pending_deletions,
         }
     }
