@@ -60,6 +60,16 @@ check "another key is refused while it is served" \
 check "a snapshot" "$weir" snapshot create secret@one
 stop
 check "closed, it is hidden" hidden
+"$weir" serve --volume secret >"$work/weir.out" 2>"$work/weir.log" </dev/null &
+weir_pid=$!
+wait_for_export "nbd+unix:///secret?socket=$WEIR_DATA_DIR/nbd.sock"
+cp "$keys" "$work/kept"
+cat "$work/other" >"$keys"
+kill -USR2 "$weir_pid"
+wait_until "the program is not replaced where the next one has another key" \
+    grep -q 'not replaced: volume secret could not be opened again: .* key ' "$work/weir.log"
+cat "$work/kept" >"$keys"
+stop
 check "the imported one is there" "$weir" volume export imported "$work/exported"
 check "and whole" cmp "$work/pattern" "$work/exported"
 

@@ -82,7 +82,7 @@ wait "$weir_pid"
 echo "# exit code $?, $((SECONDS - begun)) s"
 weir_pid=
 check "it says that the journals keep the rest" grep -q "the journals keep the rest" "$work/weir.log"
-unserved() { { "$weir" status 2>&1 || true; } | grep "volume jam .* is not served, and its journal"; }
+unserved() { { "$weir" status 2>&1 || true; } | grep "volume jam .* is not served: .* in its journal alone"; }
 check "status names the journal that was closed in order and holds the rest" unserved
 store_is_back
 serve

@@ -36,7 +36,7 @@ check "with its data" holds a 1
 put a 2
 
 # What the next program would not find is looked for before this one ends.
-check "a second volume, so that the store is not empty" "$weir" volume create z --size 64M
+check "a second volume, so that the store is not empty" "$weir" volume create z --size 64M --attach
 id=$("$weir" volume show a --output json | jq -r .id)
 # not_replaced_without PLACE WHY WHAT: with a part of the store away.
 not_replaced_without() {
@@ -53,6 +53,7 @@ not_replaced_without "$id/manifest" "volume z could not be opened again" "a mani
 check "and events say so" sh -c \
     "curl -s --unix-socket '$WEIR_DATA_DIR/api.sock' http://weir/v1/events | grep -q '\"node_not_replaced\".*volume z could'"
 check "it goes on beside all of that" holds a 2
+check "and gives the other one back" "$weir" volume detach z
 crash
 mv "$work/store/names/a" "$work/away"
 refused_to_start "a volume is not made anew whose name the store lost" \

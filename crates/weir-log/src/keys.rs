@@ -109,6 +109,10 @@ pub trait KeySource: fmt::Debug + Send + Sync {
     fn place(&self) -> String;
     /// All keys there; what is wrapped anew is wrapped with the first one.
     fn keys(&self) -> WrappingKeys<'_>;
+    /// Whether it can be asked just to look: that changes nothing, and does not depend on a service that may be away.
+    fn can_be_looked_at(&self) -> bool {
+        true
+    }
 }
 
 /// Where keys come from, if from anywhere.
@@ -120,6 +124,12 @@ impl Keys {
     #[must_use]
     pub fn from(source: Arc<dyn KeySource>) -> Self {
         Self(Some(source))
+    }
+
+    /// Whether their place can be asked just to look. Where there is none, that is known without asking.
+    #[must_use]
+    pub fn can_be_looked_at(&self) -> bool {
+        self.0.as_ref().is_none_or(|source| source.can_be_looked_at())
     }
 
     /// The data key of a volume; none if it is not encrypted, and then nobody is asked.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use weir_device::{Env, VolumeId};
+use weir_device::{Env, VolumeId, with_causes};
 use weir_journal::ManifestSeen;
 use weir_store::Store;
 
@@ -10,7 +10,7 @@ use super::{VIEWS_MAX, damage_of, examine, root_of};
 use crate::catalog::{self, VolumeName};
 use crate::error::LogError;
 use crate::format::manifest::Manifest;
-use crate::keys::{KeyError, Keys};
+use crate::keys::Keys;
 use crate::own::manifests;
 
 /// An open volume, as the opening that comes next will look for it.
@@ -22,7 +22,7 @@ pub struct Reopening<'a> {
     pub name: &'a VolumeName,
     /// The version of its manifest that the store is known to have had.
     pub known: Option<ManifestSeen>,
-    /// Where the next opening has its keys from.
+    /// Where the next opening has its keys from. A place that cannot be looked at is not asked.
     pub keys: &'a Keys,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for Obstacle {
 /// What keeps an open volume from being opened again, if anything does: what every opening reads first is read.
 ///
 /// # Errors
-/// What the store or the place of the keys says where it does not answer.
+/// What the store says where it does not answer.
 pub async fn obstacle_to_opening(
     store: &Store,
     env: &Env,
@@ -78,10 +78,10 @@ pub async fn obstacle_to_opening(
         if let Some(why) = known.and_then(|known| set_back(&manifest, known)) {
             return Ok(other_store(why));
         }
-        match keys.open(id, manifest.encryption.as_ref()).await {
-            Ok(_) => {}
-            Err(error @ KeyError::Source { .. }) => return Err(error.into()),
-            Err(error) => return Ok(Some(Obstacle::Key(error.to_string()))),
+        if keys.can_be_looked_at()
+            && let Err(error) = keys.open(id, manifest.encryption.as_ref()).await
+        {
+            return Ok(Some(Obstacle::Key(with_causes(&error))));
         }
         // The root that was looked at may have been collected since. Where it is still the newest, it was not.
         if let Some((number, wrong)) = seen.take()

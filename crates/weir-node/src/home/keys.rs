@@ -62,20 +62,12 @@ impl KeyPlace {
         place.map_or_else(Keys::default, |place| Keys::from(Arc::new(place)))
     }
 
-    /// Whether there are keys, where asking for them changes nothing: in a file or a variable. A pipe gives its keys
-    /// once, and the service that a command asks may be away for the moment, so both are left alone.
+    /// Whether there are keys, where asking for them changes nothing.
     ///
     /// # Errors
     /// [`NodeError::Log`] with what is wrong with the place.
     pub async fn check(&self) -> Result<(), NodeError> {
-        let is_asked = match self {
-            Self::File(path) => {
-                !std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
-            }
-            Self::Variable { .. } => true,
-            Self::Command(_) => false,
-        };
-        if is_asked {
+        if self.can_be_looked_at() {
             self.read().await.map_err(LogError::Key)?;
         }
         Ok(())
@@ -111,6 +103,18 @@ impl KeySource for KeyPlace {
 
     fn keys(&self) -> WrappingKeys<'_> {
         Box::pin(self.read())
+    }
+
+    /// A file or a variable can. A pipe gives its keys once, and the service that a command asks may be away for the
+    /// moment.
+    fn can_be_looked_at(&self) -> bool {
+        match self {
+            Self::File(path) => {
+                !std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
+            }
+            Self::Variable { .. } => true,
+            Self::Command(_) => false,
+        }
     }
 }
 
