@@ -53,8 +53,9 @@ check "a flush of what is not there" says '"state":"failed","kind":"NotFound"' -
     http://weir/v1/volumes/none/flush
 check "uploads crawl" code 200 -X PUT -d '{"upload_bytes_per_second":4096}' http://weir/v1/limits
 # The first object is what a limit always lets through.
-for byte in 6 7; do
-    qemu-io -f raw "nbd+unix:///demo?socket=$WEIR_DATA_DIR/nbd.sock" -c "write -P $byte 0 1M" >/dev/null
+for offset in 0 1M; do
+    head -c 1M /dev/urandom >"$work/noise"
+    qemu-io -f raw "nbd+unix:///demo?socket=$WEIR_DATA_DIR/nbd.sock" -c "write -s $work/noise $offset 1M" >/dev/null
     api -o "$work/body" -d '{"remote":true,"wait":false}' http://weir/v1/volumes/demo/flush
 done
 check "a flush that is only begun" says '"state":"done","report":\{"done":false\}' -d '{"remote":true,"wait":false}' \
