@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use common::*;
-use weir_disk::sim::{SimDisk, SimDiskOptions};
+use weir_device::Env;
+use weir_disk::sim::SimDisk;
 use weir_journal::{Epoch, Journal, Payload, PieceKind, RecordSeq, WriteNumber};
 
 #[test]
@@ -32,15 +33,20 @@ fn a_write_is_in_the_sink_before_it_is_answered_and_survives_a_crash() {
     });
 }
 
+/// A fresh journal, with what it tells the pacer.
+async fn with_env(disk: &SimDisk) -> (Journal, Env) {
+    let (directory, key, env) = (disk.directory(), key(), env_of(disk));
+    let created = Journal::create(&directory, NAME, IDENTITY, key.as_ref(), small_config(), &env);
+    let journal = created.await.expect("a fresh journal").journal;
+    journal.begin_epoch(Epoch(1), OPENING).await.expect("first epoch");
+    (journal, env)
+}
+
 #[test]
 fn the_pacer_sees_what_clients_do_and_no_upkeep() {
     run(async {
         let disk = steady_disk(1);
-        let (directory, key, env) = (disk.directory(), key(), env_of(&disk));
-        let config = small_config();
-        let created = Journal::create(&directory, NAME, IDENTITY, key.as_ref(), config, &env);
-        let journal = created.await.expect("a fresh journal").journal;
-        journal.begin_epoch(Epoch(1), OPENING).await.expect("first epoch");
+        let (journal, env) = with_env(&disk).await;
         let is_there = || env.pacer.seen().bytes_per_second.is_some();
         assert!(!is_there(), "superblocks were written and synced");
         write(&journal, 8192, 1, 4096).await;
@@ -51,20 +57,8 @@ fn the_pacer_sees_what_clients_do_and_no_upkeep() {
 #[test]
 fn a_client_whose_sync_took_long_is_there_when_it_ends() {
     run(async {
-        let slow = Duration::from_millis(400);
-        let (latency_min, latency_max) = (slow, slow);
-        let options = SimDiskOptions {
-            latency_min,
-            latency_max,
-            slow_one_in: 0,
-            ..SimDiskOptions::default()
-        };
-        let disk = SimDisk::new(1, options);
-        let (directory, key, env) = (disk.directory(), key(), env_of(&disk));
-        let config = small_config();
-        let created = Journal::create(&directory, NAME, IDENTITY, key.as_ref(), config, &env);
-        let journal = created.await.expect("a fresh journal").journal;
-        journal.begin_epoch(Epoch(1), OPENING).await.expect("first epoch");
+        let disk = disk_that_takes(1, Duration::from_millis(400));
+        let (journal, env) = with_env(&disk).await;
         write(&journal, 8192, 1, 4096).await;
         journal.flush().await.expect("flushed");
         assert!(env.pacer.seen().bytes_per_second.is_some(), "it was answered just now");

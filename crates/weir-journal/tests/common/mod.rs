@@ -122,12 +122,16 @@ pub(crate) fn small_config() -> JournalConfig {
 
 /// Quick and predictable: one millisecond for every operation.
 pub(crate) fn steady_disk(seed: u64) -> SimDisk {
-    let millisecond = Duration::from_millis(1);
+    disk_that_takes(seed, Duration::from_millis(1))
+}
+
+/// Predictable: so long for every operation.
+pub(crate) fn disk_that_takes(seed: u64, latency: Duration) -> SimDisk {
     SimDisk::new(
         seed,
         SimDiskOptions {
-            latency_min: millisecond,
-            latency_max: millisecond,
+            latency_min: latency,
+            latency_max: latency,
             slow_one_in: 0,
             ..SimDiskOptions::default()
         },

@@ -1,7 +1,5 @@
 //! Whether a volume that is open could be opened again: what every opening reads first is read, and nothing else.
 
-use std::fmt;
-
 use weir_device::{Env, VolumeId, with_causes};
 use weir_journal::ManifestSeen;
 use weir_store::Store;
@@ -36,14 +34,6 @@ pub enum Obstacle {
     OtherStore(String),
     /// The key does not open it.
     Key(String),
-}
-
-impl fmt::Display for Obstacle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Damage(why) | Self::OtherStore(why) | Self::Key(why) => f.write_str(why),
-        }
-    }
 }
 
 /// What keeps an open volume from being opened again, if anything does: what every opening reads first is read.

@@ -24,19 +24,17 @@ pub(crate) struct Snapshots {
     /// Those that the checkpoint under way becomes.
     pub(crate) taking: Vec<SnapshotRecord>,
     pub(crate) pins: Pins,
-    /// Why it is not known what they reach.
-    pub(crate) trouble: Option<String>,
 }
 
 /// What is known of the objects that snapshots reach (S2).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) enum Pins {
     /// Their checkpoints are being read. No checkpoint is published meanwhile, so that it can list what it supersedes.
     #[default]
     Unknown,
     Known,
-    /// A checkpoint of a snapshot is damaged: nothing is deleted.
-    Lost,
+    /// A checkpoint of a snapshot is damaged, in these words: nothing is deleted.
+    Lost(String),
 }
 
 impl Snapshots {
@@ -52,7 +50,15 @@ impl Snapshots {
 
     /// Whether a checkpoint may be published.
     pub(crate) fn pins_are_settled(&self) -> bool {
-        self.pins_known() || self.pins == Pins::Lost
+        self.pins_known() || self.trouble().is_some()
+    }
+
+    /// Why it is not known, and will not be, what they reach.
+    pub(crate) fn trouble(&self) -> Option<&str> {
+        match &self.pins {
+            Pins::Lost(why) => Some(why),
+            Pins::Unknown | Pins::Known => None,
+        }
     }
 
     /// Whether every snapshot that was asked for is taken.

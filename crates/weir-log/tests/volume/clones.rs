@@ -7,13 +7,11 @@ use weir_device::{ErrorKind, VolumeId};
 use weir_journal::ManifestSeen;
 use weir_log::catalog::{self, DeleteConsent};
 use weir_log::limits::{HEADER_GUESS_BYTES, REFERENCES_LOOK_INTERVAL};
-use weir_log::{
-    Closed, Keys, LogError, LogVolume, MemoryFrameCache, Obstacle, Reopening, Takeover,
-};
+use weir_log::{Closed, LogError, LogVolume, MemoryFrameCache, Obstacle, Takeover};
 
 use crate::support::{
     Host, SIZE, checked, expect_bytes, expect_whole, fill, filling, name, object_key, objects,
-    pattern, read, replace, run, show, write,
+    obstacle, pattern, read, replace, run, show, write,
 };
 
 /// A host of its own for a clone of `parent@snapshot`.
@@ -355,12 +353,6 @@ fn what_keeps_a_volume_from_being_opened_is_damage() {
         drop(volume);
         let root = object_key(&host, root.sequence, root.epoch);
         let clone = clone_of(&host, 7, ("demo", "cut"), "copy").await;
-        let obstacle = async |host: &Host, called: &str, known| {
-            let (called, keys) = (name(called), Keys::default());
-            let volume = Reopening { id: host.id, name: &called, known, keys: &keys };
-            let found = weir_log::obstacle_to_opening(&host.store, &host.env, volume).await;
-            found.expect("it answers")
-        };
         let damage = async |host: &Host| {
             let called = if host.id == clone.id { "copy" } else { "demo" };
             obstacle(host, called, None).await
@@ -377,7 +369,7 @@ fn what_keeps_a_volume_from_being_opened_is_damage() {
         }
         host.faults.flip_bit(&root, 100);
         let found = damage(&clone).await.expect("it begins as that");
-        assert!(matches!(&found, Obstacle::Damage(why) if why.contains(&root)), "{found}");
+        assert!(matches!(&found, Obstacle::Damage(why) if why.contains(&root)), "{found:?}");
         let places: Vec<_> = checked(&clone).await.damage.into_iter().map(|d| d.place).collect();
         assert_eq!(places, [root.as_str()]);
         host.faults.heal(&root);

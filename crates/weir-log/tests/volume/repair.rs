@@ -7,11 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use weir_device::ErrorKind;
 use weir_log::format::object::{ObjectHeader, ObjectKind};
-use weir_log::{CheckReport, Closed, GIVEN_UP, GivenUp, Keys, LogVolume, ObjectId, Reopening};
+use weir_log::{CheckReport, Closed, GIVEN_UP, GivenUp, LogVolume, ObjectId};
 
 use crate::support::{
-    Host, SIZE, checked, expect_bytes, fill, name, newest_manifest, object_key, objects, pattern,
-    read, run, show, write,
+    Host, SIZE, checked, expect_bytes, fill, name, newest_manifest, object_key, objects, obstacle,
+    pattern, read, run, show, write,
 };
 
 /// How long every answer of a slow store takes.
@@ -447,11 +447,7 @@ fn a_root_that_was_replaced_while_it_was_looked_at_is_no_damage() {
         host.faults.flip_bit(&object_key(&host, root.sequence, root.epoch), 100);
         let (slow, gate) = host.other(5).with_gate();
         gate.change(|plan| plan.latency = SLOW..=SLOW);
-        let looks = async {
-            let (called, keys) = (name("demo"), Keys::default());
-            let volume = Reopening { id: host.id, name: &called, known: None, keys: &keys };
-            weir_log::obstacle_to_opening(&slow.store, &slow.env, volume).await.expect("answers")
-        };
+        let looks = obstacle(&slow, "demo", None);
         let goes_on = async {
             // The name and the manifest take two requests each.
             tokio::time::sleep(SLOW * 9 / 2).await;

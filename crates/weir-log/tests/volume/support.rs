@@ -15,13 +15,13 @@ use weir_device::{
     Leases, Operation, Random, SharedBuf, Spawn, VolumeId,
 };
 use weir_disk::sim::{SimDisk, SimDiskOptions};
-use weir_journal::JournalConfig;
+use weir_journal::{JournalConfig, ManifestSeen};
 use weir_log::catalog::VolumeName;
 use weir_log::format::manifest::Manifest;
 use weir_log::{
     BatchLimits, CheckOptions, CheckReport, CheckpointLimits, FixedKeys, Keys, LeaseSettings,
-    LogError, LogVolume, MemoryFrameCache, NodeLease, OpenArgs, OpenReport, SnapshotView, Takeover,
-    VolumeOptions, catalog, check,
+    LogError, LogVolume, MemoryFrameCache, NodeLease, Obstacle, OpenArgs, OpenReport, Reopening,
+    SnapshotView, Takeover, VolumeOptions, catalog, check,
 };
 use weir_seal::WrappingKey;
 use weir_store::{Faults, Store};
@@ -404,6 +404,18 @@ pub(crate) async fn newest_manifest(host: &Host) -> Manifest {
     let newest = listed.expect("listed").pop().expect("there is one");
     serde_json::from_slice(&host.open_store.get(&newest.key).await.expect("read"))
         .expect("a manifest")
+}
+
+/// What keeps the volume of a host from being opened again under this name.
+pub(crate) async fn obstacle(
+    host: &Host,
+    called: &str,
+    known: Option<ManifestSeen>,
+) -> Option<Obstacle> {
+    let (called, keys) = (name(called), Keys::default());
+    let volume = Reopening { id: host.id, name: &called, known, keys: &keys };
+    let found = weir_log::obstacle_to_opening(&host.store, &host.env, volume).await;
+    found.expect("it answers")
 }
 
 /// Puts `bytes` in the place of what the store has under `key`.

@@ -35,7 +35,7 @@ fn compare(core: &Core, request: &Request) -> Result<(), NodeError> {
         && header(STORE_HEADER).is_some_and(|meant| meant != store.location().as_bytes())
     {
         let served = store.url().to_owned();
-        let process = ProcessId(i32::try_from(std::process::id()).ok());
+        let process = ProcessId::own();
         return Err(NodeError::OtherStore { name: name.to_owned(), process, served });
     }
     let (Some(meant), Some(entry)) = (header(VOLUME_HEADER), core.entry(name)) else {

@@ -2,6 +2,7 @@
 
 use super::*;
 use weir_log::Refusal;
+use weir_log::RefusalReason;
 use weir_log::format::manifest::HexId;
 
 fn refused(reason: RefusalReason) -> String {

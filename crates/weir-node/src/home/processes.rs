@@ -246,10 +246,10 @@ impl Home {
                 let NodeError::Held { process: holder, .. } = &error else { return error };
                 // A program that was replaced leaves its number, which is this one's too, to whoever locks next, and
                 // that may not have written its own yet.
-                let is_other =
-                    holder.0.is_none_or(|id| u32::try_from(id) != Ok(std::process::id()));
-                let mut silent = processes.into_iter().filter(|_| is_other);
-                let silent = silent.find(|process| process.id == *holder);
+                if *holder == ProcessId::own() {
+                    return error;
+                }
+                let silent = processes.into_iter().find(|process| process.id == *holder);
                 silent.and_then(|process| process.status.err()).unwrap_or(error)
             }
         }

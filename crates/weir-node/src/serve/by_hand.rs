@@ -172,7 +172,7 @@ impl Core {
     /// What whoever renamed or deleted a volume has to know where the settings name it still.
     pub(crate) fn still_named(&self, name: &VolumeName) -> Option<String> {
         let line = self.line_of(name)?;
-        let process = ProcessId(i32::try_from(std::process::id()).ok());
+        let process = ProcessId::own();
         let then = match line.size {
             Some(_) => "its next start creates a volume of that name, with nothing in it",
             None => "its next start finds no volume of that name",

@@ -199,21 +199,15 @@ struct ServedOne {
 async fn served_well(core: &Core, entries: Vec<Arc<Entry>>) -> Vec<ServedOne> {
     let mut served = Vec::new();
     for entry in entries {
-        let (name, id, shard) = (entry.name.clone(), entry.id, entry.shard);
-        // Not one that is being closed.
-        let log = core.node.run(shard, move |context| async move {
-            let hosted = context.hosted.borrow().get(&id).cloned();
-            hosted.map(|hosted| hosted.stack.log_status())
-        });
-        match log.await.ok().flatten() {
-            Some(Some(log)) if log.failure.is_some() => {}
-            // A replica has no journal that knows more than the store.
-            Some(log) => {
-                let known = log.and_then(|log| log.manifest);
-                served.push(ServedOne { name, id, known });
-            }
-            None => {}
+        let log = core.on_volume(&entry, |hosted| async move { Ok(hosted.stack.log_status()) });
+        // One that is being closed is left out.
+        let Ok(log) = log.await else { continue };
+        if log.as_ref().is_some_and(|log| log.failure.is_some()) {
+            continue;
         }
+        // A replica has no journal that knows more than the store.
+        let known = log.and_then(|log| log.manifest);
+        served.push(ServedOne { name: entry.name.clone(), id: entry.id, known });
     }
     served
 }

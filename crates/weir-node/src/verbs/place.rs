@@ -36,7 +36,7 @@ impl Serving {
     /// A process of `weir up` serves one volume, and nothing else.
     pub(crate) fn refuse_if_single(&self) -> Result<(), NodeError> {
         if self.0.is_single {
-            return Err(NodeError::SingleVolume { process: own_id() });
+            return Err(NodeError::SingleVolume { process: ProcessId::own() });
         }
         Ok(())
     }
@@ -44,12 +44,8 @@ impl Serving {
     /// The error that says that it serves a volume, and where.
     pub(crate) fn serves(&self, name: &VolumeName) -> NodeError {
         let place = format!(" at {}", self.0.uri(name.as_str()));
-        NodeError::Served { name: name.to_string(), process: own_id(), place }
+        NodeError::Served { name: name.to_string(), process: ProcessId::own(), place }
     }
-}
-
-fn own_id() -> ProcessId {
-    ProcessId(i32::try_from(std::process::id()).ok())
 }
 
 /// What a verb works with.

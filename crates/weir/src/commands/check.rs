@@ -128,8 +128,10 @@ pub(crate) async fn repair(
         ask(&name, lost_bytes, zero)?;
     }
     let done = if objects.is_empty() && !(zero && given_up > 0) {
-        // A process that serves it looks once more at what its clients could not read.
-        write_anew(node, &home, &name).await?;
+        // A process that serves it looks once more at what its clients could not read, if it has not just done so.
+        if !is_anew {
+            write_anew(node, &home, &name).await?;
+        }
         RepairReport::default()
     } else {
         let bar = ProgressBar::no_length().with_message(format!("repairing {name}"));
@@ -249,17 +251,14 @@ fn outcome(name: &VolumeName, done: &RepairReport, zero: bool, has_rest: bool) -
             true => format!("{name}: nothing was repaired\n"),
         };
     }
-    if done.origin_objects > 0 {
-        return format!(
-            "{name}: {}\n{name} cannot be opened again without them: put them back, or write something to {name} while \
-             it is served, which gives it a checkpoint of its own, and repair it once more\n",
-            parts.join("; ")
-        );
-    }
-    // Without its map a check cannot say which objects are missed, or what is lost with them.
-    let again = match done.rewritten_objects {
-        0 => String::new(),
-        _ => format!("repair {name} once more: what its damaged map hid shows now\n"),
+    let again = match (done.origin_objects, done.rewritten_objects) {
+        (0, 0) => String::new(),
+        // Without its map a check cannot say which objects are missed, or what is lost with them.
+        (0, _) => format!("repair {name} once more: what its damaged map hid shows now\n"),
+        _ => format!(
+            "{name} cannot be opened again without them: put them back, or write something to {name} while it is \
+             served, which gives it a checkpoint of its own, and repair it once more\n"
+        ),
     };
     format!("{name}: {}\n{again}", parts.join("; "))
 }

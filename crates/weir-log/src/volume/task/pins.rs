@@ -84,9 +84,7 @@ pub(crate) async fn learn_pins(shared: Rc<Shared>) {
                 // What the damaged snapshot reaches is unknown, so nothing is deleted at all from here on. That costs
                 // space and no data.
                 tracing::error!(volume = %shared.id, %error, "a snapshot cannot be read: nothing is deleted");
-                let snapshots = &mut shared.state.borrow_mut().snapshots;
-                snapshots.pins = Pins::Lost;
-                snapshots.trouble = Some(with_causes(&error));
+                shared.state.borrow_mut().snapshots.pins = Pins::Lost(with_causes(&error));
                 shared.progress.notify_waiters();
                 return;
             }

@@ -198,7 +198,7 @@ impl LogVolume {
             journal_wait_ms: journal.disk_wait.map(milliseconds),
             upload_note: state.writes.upload_note.clone(),
             read_failure: state.failed_reads.reason(&state.writes.overlay, &state.head.objects),
-            snapshot_failure: state.snapshots.trouble.clone(),
+            snapshot_failure: state.snapshots.trouble().map(str::to_owned),
             put_error: shared
                 .store
                 .put_error()
