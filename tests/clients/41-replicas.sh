@@ -64,6 +64,10 @@ reads() {
         ! grep -E "rror|failed" "$work/io"
 }
 check "served read-only, it shows the bytes" elsewhere reads
+view() { # COMMAND...: while the replica is served read-only
+    "$weir" up demo --read-only --store "$there" -- "$weir" "$@" --store "$there" >"$work/view" 2>&1
+}
+check "served read-only, it has nothing to repair" elsewhere view volume repair demo --yes
 check "a volume is no replica" refuses 'is no replica' volume promote demo
 check "onto itself" refuses 'it is the volume itself' replicate demo "$primary"
 

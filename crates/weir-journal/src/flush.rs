@@ -12,8 +12,8 @@ use weir_pacer::RequestKind;
 use crate::error::JournalError;
 use crate::inner::Inner;
 
-/// Answered when every record acknowledged before the call survives power loss.
-pub(crate) async fn flush(inner: &Rc<Inner>) -> Result<(), JournalError> {
+/// Answered when every record acknowledged before the call survives power loss. `is_client`: a client waits for that.
+pub(crate) async fn flush(inner: &Rc<Inner>, is_client: bool) -> Result<(), JournalError> {
     let target = inner.state.borrow().acked_through;
     loop {
         let flushed = inner.flushed.notified();
@@ -24,6 +24,7 @@ pub(crate) async fn flush(inner: &Rc<Inner>) -> Result<(), JournalError> {
                 return Ok(());
             }
             state.flush_wanted = state.flush_wanted.max(target);
+            state.client_flushes |= is_client || mutant("upkeep_syncs_as_client");
         }
         inner.flush_work.notify_one();
         flushed.await;
@@ -33,17 +34,21 @@ pub(crate) async fn flush(inner: &Rc<Inner>) -> Result<(), JournalError> {
 /// Syncs whenever a flush waits, until the journal ends.
 pub(crate) async fn syncer(inner: Rc<Inner>) {
     loop {
-        let (wanted, poisoned) = {
-            let state = inner.state.borrow();
-            (state.flush_wanted > state.flushed_through, state.poisoned.is_some())
+        let (wanted, is_client, poisoned) = {
+            let mut state = inner.state.borrow_mut();
+            let wanted = state.flush_wanted > state.flushed_through;
+            let is_client = wanted && std::mem::take(&mut state.client_flushes);
+            (wanted, is_client, state.poisoned.is_some())
         };
         if inner.is_stopping() || poisoned {
             return;
         }
         if wanted {
-            let request = inner.env.pacer.request(RequestKind::Sync, 0);
+            let request = is_client.then(|| inner.env.pacer.request(RequestKind::Sync, 0));
             // A failure has poisoned the journal and answered everyone.
-            if sync_now(&inner).await.is_ok() {
+            if sync_now(&inner).await.is_ok()
+                && let Some(request) = request
+            {
                 request.ended();
             }
         } else {

@@ -29,6 +29,9 @@ pub trait RecordSink {
     /// A write or a sync failed: nothing becomes durable any more. What was flushed before still is, and can be read as
     /// far as memory or the disk has it.
     fn on_failed(&self) {}
+
+    /// The file cannot grow for want of space: writers soon wait until what it holds is released.
+    fn on_no_space(&self) {}
 }
 
 /// What the tasks of a journal share.

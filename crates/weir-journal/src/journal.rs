@@ -175,12 +175,6 @@ impl Journal {
         self.inner().state.borrow_mut().set_manifest(seen);
     }
 
-    /// The version of the manifest that the store is known to have.
-    #[must_use]
-    pub fn manifest(&self) -> Option<ManifestSeen> {
-        self.inner().state.borrow().manifest()
-    }
-
     /// Says that the store has this version of the manifest. That, or a newer one that is known, is durable when it
     /// returns.
     ///
@@ -328,7 +322,15 @@ impl Journal {
     /// # Errors
     /// If the journal is or becomes poisoned: then nothing is known about what was not flushed before.
     pub async fn flush(&self) -> Result<(), JournalError> {
-        flush::flush(self.inner()).await
+        flush::flush(self.inner(), true).await
+    }
+
+    /// [`Journal::flush`] for background work, which the pacer does not take for a client.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn flush_for_upkeep(&self) -> Result<(), JournalError> {
+        flush::flush(self.inner(), false).await
     }
 
     /// Says that every write up to `through` is in the committed prefix of the object stream: what holds nothing else
@@ -388,17 +390,17 @@ impl Journal {
         read::read_ranges(self.inner(), ranges).await
     }
 
-    /// Bytes that cannot be written over yet, and bytes the file's segments may take together.
+    /// Bytes that cannot be written over yet, and bytes the file's segments may take together: where the file cannot
+    /// grow for want of space, those that it has. Both are the same once writers wait for a segment.
     #[must_use]
     pub fn used_and_capacity(&self) -> (u64, u64) {
         let state = self.inner().state.borrow();
-        (state.ring.used_bytes(), state.ring.capacity_bytes())
-    }
-
-    /// Whether its file cannot grow for want of space: what it has is all that there is.
-    #[must_use]
-    pub fn has_no_space(&self) -> bool {
-        self.inner().state.borrow().no_space
+        let (ring, has_no_space) = (&state.ring, state.no_space && !mutant("no_space_is_room"));
+        match (has_no_space, ring.is_exhausted()) {
+            (false, _) => (ring.used_bytes(), ring.capacity_bytes()),
+            (true, false) => (ring.used_bytes(), ring.physical_bytes()),
+            (true, true) => (ring.physical_bytes(), ring.physical_bytes()),
+        }
     }
 
     /// The bytes from `position` on to the end of their piece, if memory has a copy of them. The caller holds a pin, or
@@ -468,7 +470,7 @@ impl Journal {
             let woken = inner.state.borrow_mut().refuse_waiting();
             woken.into_iter().for_each(std::task::Waker::wake);
         }
-        let flushed = flush::flush(inner).await;
+        let flushed = flush::flush(inner, false).await;
         inner.state.borrow_mut().phase = Phase::Stopping;
         inner.wake_all();
         wait_until(inner, |state| state.tasks == 0).await;

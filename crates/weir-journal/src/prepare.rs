@@ -76,9 +76,13 @@ async fn grow(inner: &Inner, physical: u32, refused: &mut bool) {
                     "no space for the journal to grow; writers wait until what it holds is uploaded"
                 );
             }
-            let mut state = inner.state.borrow_mut();
-            state.no_space = true;
-            state.ring.growth_failed();
+            {
+                let mut state = inner.state.borrow_mut();
+                state.no_space = true;
+                state.ring.growth_failed();
+            }
+            let sink = inner.sink.borrow().clone();
+            sink.inspect(|sink| sink.on_no_space());
         }
         Err(error) => inner.poison(error),
     }

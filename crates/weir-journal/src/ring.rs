@@ -367,6 +367,10 @@ impl Ring {
         u64::from(self.segments_max.max(self.physical_count)) * self.segment_bytes
     }
 
+    pub(crate) fn physical_bytes(&self) -> u64 {
+        u64::from(self.physical_count) * self.segment_bytes
+    }
+
     /// Bytes that cannot be written over yet: from the first segment that is not wholly released to the head.
     pub(crate) fn used_bytes(&self) -> u64 {
         let mut logical = self.listed_from;

@@ -88,6 +88,8 @@ pub(crate) struct JournalState {
     /// Last write that a good sync of this opening covers.
     pub(crate) flushed_write: WriteNumber,
     pub(crate) flush_wanted: RecordSeq,
+    /// A client is among those who want the next sync.
+    pub(crate) client_flushes: bool,
     pub(crate) acked_through: RecordSeq,
     pub(crate) acked_write: WriteNumber,
     pub(crate) next_record: RecordSeq,
@@ -157,6 +159,7 @@ impl JournalState {
             flushed_through: superblock.flushed_through.min(start.last_record),
             flushed_write: WriteNumber(0),
             flush_wanted: RecordSeq(0),
+            client_flushes: false,
             acked_through: start.last_record,
             acked_write: start.last_write,
             next_record: start.last_record.next(),
@@ -237,11 +240,6 @@ impl JournalState {
         }
         self.superblock.generation += 1;
         self.superblock.clone()
-    }
-
-    /// See [`crate::Journal::manifest`].
-    pub(crate) fn manifest(&self) -> Option<ManifestSeen> {
-        self.superblock.manifest
     }
 
     /// See [`crate::Journal::continue_after`].

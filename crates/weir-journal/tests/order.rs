@@ -51,6 +51,15 @@ fn the_pacer_sees_what_clients_do_and_no_upkeep() {
         assert!(!is_there(), "superblocks were written and synced");
         write(&journal, 8192, 1, 4096).await;
         assert!(is_there());
+        milliseconds(1000).await;
+        journal.flush_for_upkeep().await.expect("flushed");
+        assert_eq!(journal.flushed_write(), WriteNumber(1));
+        assert!(!is_there(), "no client waited for that");
+        write(&journal, 8192, 2, 4096).await;
+        milliseconds(1000).await;
+        assert!(!is_there());
+        journal.flush().await.expect("flushed");
+        assert!(is_there());
     });
 }
 

@@ -10,6 +10,8 @@ mod failed;
 mod names;
 #[path = "serve/reload.rs"]
 mod reload;
+#[path = "serve/replaced.rs"]
+mod replaced;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -222,10 +222,14 @@ impl Control {
         pressure: f64,
     ) -> Verdict {
         self.advance(now);
+        // What is not regulated has no part of the budget, and is no reason for others to take more from clients.
+        if pressure >= 1.0 && !mutant("awaited_work_steers") {
+            return Verdict::Free;
+        }
         let asked = &mut self.window.asked[class.index()];
         *asked = Some(asked.map_or(pressure, |before| before.max(pressure)));
         self.found.pressure = self.found.pressure.max(pressure);
-        if pressure >= 1.0 || self.is_free(now) {
+        if self.is_free(now) {
             return Verdict::Free;
         }
         let credit = &mut self.credit[class.index()];

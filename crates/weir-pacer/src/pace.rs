@@ -93,6 +93,12 @@ impl Pace {
         self.pacer.leave_blocking(self.work(bytes, operations), || self.pressure())
     }
 
+    /// Whether somebody waits for the work.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.pressure() >= 1.0
+    }
+
     /// Whether clients could feel the work: then it goes in small pieces.
     #[must_use]
     pub fn is_bounded(&self) -> bool {

@@ -45,8 +45,10 @@ pub struct Store {
     inner: Arc<Inner>,
     /// The one of `inner`, or the same in the background.
     backend: Arc<dyn Backend>,
-    /// In the background, on a backend that does not ask for leave itself.
+    /// In the background.
     pace: Option<Pace>,
+    /// There the backend asks for leave itself, piece by piece.
+    is_paced_below: bool,
 }
 
 struct Inner {
@@ -164,10 +166,10 @@ impl Store {
     #[must_use]
     pub fn at_pace(&self, pace: Pace) -> Self {
         let inner = Arc::clone(&self.inner);
-        match self.inner.backend.at_pace(&pace) {
-            Some(backend) => Self { inner, backend, pace: None },
-            None => Self { backend: Arc::clone(&self.inner.backend), inner, pace: Some(pace) },
-        }
+        let paced = self.inner.backend.at_pace(&pace);
+        let is_paced_below = paced.is_some();
+        let backend = paced.unwrap_or_else(|| Arc::clone(&self.inner.backend));
+        Self { inner, backend, pace: Some(pace), is_paced_below }
     }
 
     /// The same store for reads that clients wait for. In a directory those that ask the disk tell the pacer what
@@ -176,17 +178,18 @@ impl Store {
     pub fn measured(&self, pacer: &Pacer) -> Self {
         let backend = self.inner.backend.measured(pacer);
         let backend = backend.unwrap_or_else(|| Arc::clone(&self.inner.backend));
-        Self { inner: Arc::clone(&self.inner), backend, pace: None }
+        Self { inner: Arc::clone(&self.inner), backend, pace: None, is_paced_below: false }
     }
 
     fn of(inner: Inner) -> Self {
         let backend = Arc::clone(&inner.backend);
-        Self { inner: Arc::new(inner), backend, pace: None }
+        Self { inner: Arc::new(inner), backend, pace: None, is_paced_below: false }
     }
 
     /// Waits until so many bytes may be moved, for a while at most.
     async fn leave(&self, bytes: u64) -> Option<Leave> {
-        let pace = self.pace.as_ref().filter(|_| !mutant("objects_go_without_leave"))?;
+        let asks = !self.is_paced_below && !mutant("objects_go_without_leave");
+        let pace = self.pace.as_ref().filter(|_| asks)?;
         Some(pace.for_at_most(OBJECT_PATIENCE).leave(bytes, 0).await)
     }
 
@@ -271,7 +274,8 @@ impl Store {
         // Before the attempt begins, whose time is limited.
         let leave = self.leave(bytes).await;
         let waiting = Instant::now();
-        inner.limits.admit(bytes).await;
+        let is_awaited = || self.pace.as_ref().is_none_or(Pace::is_awaited);
+        inner.limits.admit(bytes, is_awaited).await;
         inner.counters.upload_wait_ms.add(to_millis(waiting.elapsed()));
         inner.counters.puts.add(1);
         let put = inner.attempt(key, self.backend.put_create(key, parts)).await;

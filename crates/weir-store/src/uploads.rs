@@ -2,13 +2,16 @@
 //!
 //! Two token buckets with debt: a PUT waits until neither bucket owes anything, then takes its whole size, so that an
 //! object may be larger than what a second allows and the average still holds. PUTs wait in the order in which they
-//! came; the first of them watches the buckets, the others wait for it. Nothing is kept for a PUT but its place in
-//! that queue, and a PUT that is given up leaves it.
+//! came; the first of them watches the buckets, the others wait for it. Those that somebody waits for have a queue of
+//! their own, which goes first: a flush is not to wait for all that other volumes may send at their leisure. Nothing is
+//! kept for a PUT but its place in a queue, and a PUT that is given up leaves it.
 //!
 //! Time is tokio's, which the simulation controls.
 
 use std::fmt;
 use std::num::NonZeroU64;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -40,6 +43,9 @@ pub struct UploadLimits {
 struct Shared {
     /// Held by the PUT that is next; tokio's mutex is first come, first served.
     turn: tokio::sync::Mutex<()>,
+    /// The same of those that somebody waits for, and how many these are.
+    awaited_turn: tokio::sync::Mutex<()>,
+    awaited: AtomicUsize,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -59,6 +65,25 @@ struct Bucket {
 }
 
 const BILLION: i128 = 1_000_000_000;
+
+/// How often a PUT that has its turn to wait for looks whether somebody waits for it by now.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Counts a PUT that somebody waits for, as long as it waits for the limits.
+struct Awaited<'a>(&'a AtomicUsize);
+
+impl<'a> Awaited<'a> {
+    fn new(awaited: &'a AtomicUsize) -> Self {
+        awaited.fetch_add(1, Ordering::Relaxed);
+        Self(awaited)
+    }
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl Bucket {
     /// Brings the level up to `now`; at most one second's worth is saved up.
@@ -144,8 +169,9 @@ impl UploadLimits {
         }
     }
 
-    /// Waits until a PUT of `bytes` bytes may begin. Dropping the future gives the place up.
-    pub(crate) async fn admit(&self, bytes: u64) {
+    /// Waits until a PUT of `bytes` bytes may begin. Dropping the future gives the place up. `is_awaited`: whether
+    /// somebody waits for it, which may begin meanwhile.
+    pub(crate) async fn admit(&self, bytes: u64, is_awaited: impl Fn() -> bool) {
         if self.rates() == UploadRates::default() {
             return;
         }
@@ -155,26 +181,56 @@ impl UploadLimits {
             state.take(bytes);
             return;
         }
-        let _turn = self.shared.turn.lock().await;
+        let is_awaited = || is_awaited() && !mutant("upload_limit_knows_one_queue");
+        if self.admit_calmly(bytes, is_awaited).await {
+            return;
+        }
+        let _awaited = Awaited::new(&self.shared.awaited);
+        let _turn = self.shared.awaited_turn.lock().await;
         loop {
             // Made before looking, so that no change between looking and waiting is missed.
             let changed = self.shared.changed.notified();
-            let pause = {
-                let mut state = self.lock();
-                state.refill(Instant::now());
-                let debt = state.debt();
-                if debt.is_zero() {
-                    state.take(bytes);
-                    return;
-                }
-                debt
+            let Err(debt) = self.take(bytes) else { return };
+            tokio::select! {
+                biased;
+                () = changed => {}
+                () = tokio::time::sleep(debt) => {}
+            }
+        }
+    }
+
+    /// Waits behind all that somebody waits for; false once that is so for this one.
+    async fn admit_calmly(&self, bytes: u64, is_awaited: impl Fn() -> bool) -> bool {
+        let mut turn = pin!(self.shared.turn.lock());
+        let mut has_turn = None;
+        while !is_awaited() {
+            let changed = self.shared.changed.notified();
+            let is_next = has_turn.is_some() && self.shared.awaited.load(Ordering::Relaxed) == 0;
+            let pause = match is_next.then(|| self.take(bytes)) {
+                Some(Ok(())) => return true,
+                Some(Err(debt)) => debt.min(LOOK),
+                None => LOOK,
             };
             tokio::select! {
                 biased;
+                turn = &mut turn, if has_turn.is_none() => has_turn = Some(turn),
                 () = changed => {}
                 () = tokio::time::sleep(pause) => {}
             }
         }
+        false
+    }
+
+    /// Takes what a PUT of so many bytes needs, or says how long what others took is still owed.
+    fn take(&self, bytes: u64) -> Result<(), Duration> {
+        let mut state = self.lock();
+        state.refill(Instant::now());
+        let debt = state.debt();
+        if !debt.is_zero() {
+            return Err(debt);
+        }
+        state.take(bytes);
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -190,8 +246,6 @@ impl fmt::Debug for UploadLimits {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
     use futures_util::future::join_all;
 
     use super::*;
@@ -202,12 +256,17 @@ mod tests {
         UploadRates { bytes_per_second: NonZeroU64::new(rate), ..UploadRates::default() }
     }
 
+    /// Nobody waits for it.
+    fn calm() -> bool {
+        false
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_average_holds_for_objects_larger_than_a_second_allows() {
         let limits = UploadLimits::new(bytes(MIB));
         let started = Instant::now();
         for _ in 0..5 {
-            limits.admit(8 * MIB).await;
+            limits.admit(8 * MIB, calm).await;
         }
         // The first began at once, and each of the others when the one before it was paid for.
         assert_eq!(started.elapsed().as_secs(), 32);
@@ -217,11 +276,11 @@ mod tests {
     async fn requests_are_limited_and_a_pause_saves_up_one_second() {
         let rates = UploadRates { requests_per_second: NonZeroU64::new(10), ..bytes(1 << 40) };
         let limits = UploadLimits::new(rates);
-        limits.admit(MIB).await;
+        limits.admit(MIB, calm).await;
         tokio::time::sleep(Duration::from_secs(100)).await;
         let started = Instant::now();
         for _ in 0..31 {
-            limits.admit(MIB).await;
+            limits.admit(MIB, calm).await;
         }
         assert_eq!(started.elapsed().as_millis().div_euclid(100), 20);
     }
@@ -231,7 +290,7 @@ mod tests {
         let limits = UploadLimits::new(bytes(MIB));
         let next = AtomicUsize::new(0);
         let put = async |number: usize| {
-            limits.admit(MIB).await;
+            limits.admit(MIB, calm).await;
             assert_eq!(next.fetch_add(1, Ordering::Relaxed), number, "out of order");
         };
         let started = Instant::now();
@@ -242,11 +301,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_comes_when_the_debt_is_paid_does_not_overtake_who_waited_for_it() {
         let limits = UploadLimits::new(bytes(MIB));
-        limits.admit(MIB).await;
-        limits.admit(MIB).await;
+        limits.admit(MIB, calm).await;
+        limits.admit(MIB, calm).await;
         let order = Mutex::new(Vec::new());
         let put = async |name: &'static str| {
-            limits.admit(MIB).await;
+            limits.admit(MIB, calm).await;
             order.lock().expect("no panic under the lock").push(name);
         };
         let late = async {
@@ -258,15 +317,38 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_somebody_waits_for_overtakes_what_nobody_does() {
+        let limits = UploadLimits::new(bytes(MIB));
+        limits.admit(MIB, calm).await;
+        let order = Mutex::new(Vec::new());
+        let put = async |number: usize, is_awaited: &dyn Fn() -> bool| {
+            limits.admit(MIB, is_awaited).await;
+            order.lock().expect("no panic under the lock").push(number);
+        };
+        let began = Instant::now();
+        let calm_ones = join_all((0..4).map(|number| put(number, &calm)));
+        // One is among them from the beginning, and somebody waits for it after two seconds and a half.
+        let is_late = || began.elapsed() >= Duration::from_millis(2500);
+        let promoted = put(10, &is_late);
+        let awaited = async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            futures_util::join!(put(20, &|| true), put(21, &|| true));
+        };
+        futures_util::join!(calm_ones, promoted, awaited);
+        assert_eq!(*order.lock().expect("no panic under the lock"), [20, 21, 10, 0, 1, 2, 3]);
+        assert_eq!(began.elapsed().as_secs(), 7, "and the average holds");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn small_puts_do_not_wait_and_are_paid_for() {
         let limits = UploadLimits::new(bytes(64 << 10));
-        limits.admit(MIB).await;
+        limits.admit(MIB, calm).await;
         let started = Instant::now();
         for _ in 0..4 {
-            limits.admit(64 << 10).await;
+            limits.admit(64 << 10, calm).await;
         }
         assert_eq!(started.elapsed(), Duration::ZERO);
-        limits.admit(MIB).await;
+        limits.admit(MIB, calm).await;
         assert_eq!(started.elapsed().as_secs(), 20);
     }
 
@@ -274,7 +356,7 @@ mod tests {
     async fn a_change_reaches_puts_that_wait() {
         let limits = UploadLimits::new(bytes(1024));
         let started = Instant::now();
-        let puts = join_all((0..3).map(|_| limits.admit(10 * MIB)));
+        let puts = join_all((0..3).map(|_| limits.admit(10 * MIB, calm)));
         let change = async {
             tokio::time::sleep(Duration::from_secs(10)).await;
             limits.set(bytes(10 * MIB));
@@ -287,7 +369,7 @@ mod tests {
             started.elapsed()
         );
         let started = Instant::now();
-        let puts = join_all((0..3).map(|_| limits.admit(1000 * MIB)));
+        let puts = join_all((0..3).map(|_| limits.admit(1000 * MIB, calm)));
         futures_util::join!(puts, async { limits.set(UploadRates::default()) });
         assert_eq!(started.elapsed(), Duration::ZERO, "no limit is left");
     }
@@ -295,11 +377,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_put_that_is_given_up_holds_nobody_up() {
         let limits = UploadLimits::new(bytes(MIB));
-        limits.admit(2 * MIB).await;
-        let given_up = tokio::time::timeout(Duration::from_secs(1), limits.admit(100 * MIB));
+        limits.admit(2 * MIB, calm).await;
+        let given_up = tokio::time::timeout(Duration::from_secs(1), limits.admit(100 * MIB, calm));
         assert!(given_up.await.is_err());
         let started = Instant::now();
-        limits.admit(MIB).await;
+        limits.admit(MIB, calm).await;
         assert_eq!(started.elapsed().as_secs(), 1);
     }
 }

@@ -20,8 +20,8 @@ pub struct Reopening<'a> {
     pub name: &'a VolumeName,
     /// The version of its manifest that the store is known to have had.
     pub known: Option<ManifestSeen>,
-    /// Where the next opening has its keys from. A place that cannot be looked at is not asked.
-    pub keys: &'a Keys,
+    /// Where the next opening has its keys from, where that is known. A place that cannot be looked at is not asked.
+    pub keys: Option<&'a Keys>,
 }
 
 /// Why a volume could not be opened again.
@@ -36,6 +36,14 @@ pub enum Obstacle {
     Key(String),
 }
 
+impl Obstacle {
+    /// The store has another volume under the name.
+    #[must_use]
+    pub fn other_volume() -> Self {
+        Self::OtherStore("the store has another volume of that name".to_owned())
+    }
+}
+
 /// What keeps an open volume from being opened again, if anything does: what every opening reads first is read.
 ///
 /// # Errors
@@ -48,7 +56,7 @@ pub async fn obstacle_to_opening(
     let Reopening { id, name, known, keys } = volume;
     match catalog::find(store, env, name).await {
         Ok(found) if found == id => {}
-        Ok(_) => return Ok(other_store("the store has another volume of that name".to_owned())),
+        Ok(_) => return Ok(Some(Obstacle::other_volume())),
         Err(LogError::NoSuchVolume { .. }) => {
             return Ok(other_store("the store has no volume of that name any more".to_owned()));
         }
@@ -68,7 +76,7 @@ pub async fn obstacle_to_opening(
         if let Some(why) = known.and_then(|known| set_back(&manifest, known)) {
             return Ok(other_store(why));
         }
-        if keys.can_be_looked_at()
+        if let Some(keys) = keys.filter(|keys| keys.can_be_looked_at())
             && let Err(error) = keys.open(id, manifest.encryption.as_ref()).await
         {
             return Ok(Some(Obstacle::Key(with_causes(&error))));

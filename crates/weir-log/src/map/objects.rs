@@ -13,7 +13,7 @@ use crate::format::object::{ExtentKind, GcSource, ObjectHeader};
 use crate::format::placement::Placement;
 use crate::ids::{ObjectId, ObjectSeq};
 use crate::limits::PAYLOAD_BITS;
-use crate::map::lost::LostRanges;
+use crate::map::lost::{LostLook, LostRanges};
 use crate::map::table::{ObjectTable, TableIndex};
 use crate::options::MapLimits;
 
@@ -37,7 +37,7 @@ pub(crate) struct ObjectRun {
 }
 
 const ZERO: u64 = 1;
-const POISON: u64 = 2;
+pub(super) const POISON: u64 = 2;
 
 fn target_of(index: TableIndex, payload_offset: u64) -> Target {
     Target::Linear(u64::from(index.0) << PAYLOAD_BITS | payload_offset)
@@ -128,6 +128,11 @@ impl ObjectMap {
     /// What is known to be lost.
     pub(crate) fn lost(&self) -> &LostRanges {
         &self.lost
+    }
+
+    /// Looks on for what is lost ([`LostRanges::look`]).
+    pub(crate) fn look_for_lost(&mut self, look: &mut LostLook, steps: usize) -> bool {
+        self.lost.look(&self.map, look, steps)
     }
 
     pub(crate) fn object(&self, index: TableIndex) -> ObjectId {

@@ -3,8 +3,12 @@
 //! A change is a new version of the chain (see `own::chain`); one that does not count means that another writer is
 //! there, and fences us.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use bytes::Bytes;
 use weir_device::{Env, VolumeId};
+use weir_journal::ManifestSeen;
 use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::error::LogError;
@@ -130,6 +134,8 @@ pub(crate) struct ManifestWriter {
     store: Store,
     volume: VolumeId,
     current: Manifest,
+    /// Which version that is, for who does not have the writer.
+    newest: Rc<Cell<ManifestSeen>>,
     fenced: bool,
     retention: Retention,
     pruner: Pruner,
@@ -145,12 +151,18 @@ impl ManifestWriter {
         retention: Retention,
     ) -> Self {
         let pruner = Pruner::default();
-        Self { store, volume, current, fenced: false, retention, pruner, prunable: Vec::new() }
+        let (newest, prunable) = (Rc::new(Cell::new(current.seen())), Vec::new());
+        Self { store, volume, current, newest, fenced: false, retention, pruner, prunable }
     }
 
     /// The newest version published or read by this writer.
     pub(crate) fn current(&self) -> &Manifest {
         &self.current
+    }
+
+    /// Which version is the newest one, now and later.
+    pub(crate) fn newest(&self) -> Rc<Cell<ManifestSeen>> {
+        Rc::clone(&self.newest)
     }
 
     fn fence(&mut self, evidence: String) -> LogError {
@@ -213,6 +225,7 @@ impl ManifestWriter {
                     self.look_for_old(env, &listed, next.written_at).await;
                 }
                 self.current = next;
+                self.newest.set(self.current.seen());
                 Ok(())
             }
         }

@@ -1,5 +1,7 @@
 //! What a volume remembers of reads that found bytes lost or damaged: its status says so until they are there again.
 
+use std::cell::Cell;
+
 use weir_device::DeviceError;
 
 use crate::map::objects::ObjectMap;
@@ -68,29 +70,81 @@ impl FailedReads {
         Some(format!("reads fail in the {len} bytes at {offset}{others}: {error}"))
     }
 
-    /// The ranges, to be read once more.
-    pub(crate) fn ranges(&self) -> Vec<(u64, u64)> {
-        self.ranges.iter().map(FailedRead::range).collect()
+    /// What is worth another read, in pieces of at most `bytes_max`: what comes from where it failed, and has
+    /// nothing in it that is known to be lost. What comes from elsewhere is forgotten.
+    pub(crate) fn worth_another_read(
+        &mut self,
+        bytes_max: u64,
+        overlay: &Overlay,
+        objects: &ObjectMap,
+    ) -> Vec<(u64, u64)> {
+        let (mut again, mut elsewhere) = (Vec::new(), Vec::new());
+        for known in &self.ranges {
+            let (mut at, end) = known.range();
+            while at < end {
+                let len = bytes_max.min(end - at);
+                let (mut is_there, mut is_lost) = (false, false);
+                resolve(overlay, objects, at, len, |part| {
+                    is_there |= is_same(part.source, known.part.source);
+                    is_lost |= matches!(part.source, Source::Poison);
+                    true
+                });
+                match (is_there, is_lost) {
+                    (false, _) => elsewhere.push((at, at + len)),
+                    (true, false) => again.push((at, len)),
+                    (true, true) => {}
+                }
+                at += len;
+            }
+        }
+        elsewhere.into_iter().for_each(|(start, end)| self.forget(start, end));
+        again
     }
 }
 
+/// Parts of one range that are looked at for one status: all of them are looked at on the volume's thread.
+const PARTS_MAX: u32 = 4096;
+
 /// What to say of the ranges of which the map says that they are lost.
 fn known_lost(overlay: &Overlay, objects: &ObjectMap) -> Option<String> {
-    let first_in = |(offset, len)| {
-        let mut first = None;
-        resolve(overlay, objects, offset, len, |part| {
-            first = matches!(part.source, Source::Poison).then_some((part.offset, part.len));
-            first.is_none()
-        });
-        first
+    let known = objects.lost();
+    let mut lost = known.ranges().filter_map(|range| first_lost(range, overlay, objects));
+    let Some((offset, len)) = lost.next() else {
+        return known.has_more().then(|| MORE_LOST.to_owned());
     };
-    let mut lost = objects.lost().ranges().filter_map(first_in);
-    let (offset, len) = lost.next()?;
-    let others = others(lost.count(), objects.lost().has_more());
+    let others = others(lost.count(), known.has_more());
     Some(format!(
         "reads fail in the {len} bytes at {offset}{others}: they were lost to damage, or given up by a repair, and \
          nothing was written there since"
     ))
+}
+
+/// What to say where nothing is lost any more of what is remembered.
+const MORE_LOST: &str = "reads may fail: bytes were lost to damage, or given up by a repair, in more ranges than are \
+                         remembered; weir volume check names those that are left, and weir volume repair looks for \
+                         them anew";
+
+/// The first bytes of a remembered range that are lost. What lies before them is well again, and taken away. Of a range
+/// with very many parts the rest counts as lost until it was looked at.
+fn first_lost(
+    range: &Cell<(u64, u64)>,
+    overlay: &Overlay,
+    objects: &ObjectMap,
+) -> Option<(u64, u64)> {
+    let (offset, len) = range.get();
+    let (mut found, mut looked_to, mut parts) = (None, offset, 0);
+    resolve(overlay, objects, offset, len, |part| {
+        if matches!(part.source, Source::Poison) {
+            found = Some((part.offset, part.len));
+            return false;
+        }
+        looked_to = part.offset + part.len;
+        parts += 1;
+        parts < PARTS_MAX
+    });
+    let rest = (looked_to, offset + len - looked_to);
+    range.set(rest);
+    found.or((rest.1 > 0).then_some(rest))
 }
 
 fn others(count: usize, has_more: bool) -> String {
@@ -98,6 +152,7 @@ fn others(count: usize, has_more: bool) -> String {
         (0, false) => String::new(),
         (1, false) => ", and in 1 more range".to_owned(),
         (others, false) => format!(", and in {others} more ranges"),
+        (0, true) => ", and maybe in others, which weir volume check names".to_owned(),
         (others, true) => format!(", and in more than {others} more ranges"),
     }
 }

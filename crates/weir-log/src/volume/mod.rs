@@ -114,6 +114,13 @@ impl RecordSink for Sink {
             shared.work.notify_one();
         }
     }
+
+    fn on_no_space(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            // What is open is closed now: no further record may come that would wake anybody.
+            shared.work.notify_one();
+        }
+    }
 }
 
 /// A log volume that is open for reading and writing (LSVD section 3).

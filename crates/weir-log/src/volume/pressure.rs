@@ -3,7 +3,9 @@
 //! wait; only a journal that is nearly full does ([`Shared::throttle`]).
 
 use std::cell::Cell;
+use std::time::Duration;
 
+use tokio::time::Instant;
 use weir_pacer::{Class, Pace, Pressure};
 use weir_store::Store;
 
@@ -18,6 +20,12 @@ const CALM_UP_TO_PERCENT: u64 = 50;
 /// transfer of every byte, and a load that goes on gains nothing from waiting.
 const FOLLOW_FROM_PERCENT: u64 = 60;
 
+/// A load of a volume that uploads follow is looked at over so long.
+const LOAD_TIME: Duration = Duration::from_secs(10);
+
+/// Part of the journal that a light load closes in that time at most: it would take minutes to be followed again.
+const LIGHT_LOAD_PART: u64 = 16;
+
 /// Objects that wait for their deletion at which deletions are pressed fully: half a gigabyte with objects of 8 MiB.
 /// Clients that overwrite the same bytes again and again make garbage faster than it goes in the background.
 const DELETIONS_WAITING_MAX: u64 = 64;
@@ -30,9 +38,33 @@ pub(crate) struct Pressures {
     delete: Pressure,
     /// Who waits for background work of the volume.
     awaited: Cell<u32>,
-    /// Uploads follow the writes: set when the journal reaches [`FOLLOW_FROM_PERCENT`], cleared once it is empty and no
-    /// client is there.
-    follows: Cell<bool>,
+    /// Uploads follow the writes: begun when the journal reaches [`FOLLOW_FROM_PERCENT`], ended once everything is in
+    /// the store and the load is light, or the journal is empty and no client of the node is there.
+    follows: Cell<Option<Load>>,
+}
+
+/// The load of a volume that uploads follow.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    /// When it was looked at last, and the bytes in batches that were closed by then.
+    looked_at: Instant,
+    closed_bytes: u64,
+    is_light: bool,
+}
+
+impl Load {
+    fn new(closed_bytes: u64) -> Self {
+        Self { looked_at: Instant::now(), closed_bytes, is_light: false }
+    }
+
+    /// Looks at it again, if it is time to. `journal_bytes`: what the journal may hold.
+    fn look(self, closed_bytes: u64, journal_bytes: u64) -> Self {
+        if self.looked_at.elapsed() < LOAD_TIME {
+            return self;
+        }
+        let bytes = closed_bytes - self.closed_bytes;
+        Self { is_light: bytes <= journal_bytes / LIGHT_LOAD_PART, ..Self::new(closed_bytes) }
+    }
 }
 
 /// Somebody waits for background work as long as this lives: it goes at full speed.
@@ -42,6 +74,11 @@ impl Pressures {
     /// What presses uploads.
     pub(crate) fn upload_thousandths(&self) -> u64 {
         self.upload.thousandths().into()
+    }
+
+    /// Whether uploads follow the writes, which ends with time alone.
+    pub(crate) fn follow(&self) -> bool {
+        self.follows.get().is_some()
     }
 }
 
@@ -89,14 +126,19 @@ impl Shared {
             || self.stopped.get()
             || self.journal.is_poisoned();
         let (used, capacity) = self.journal.used_and_capacity();
-        let full = match self.journal.has_no_space() {
-            true => 100,
-            false => percent_full((used, capacity)),
-        };
+        let full = percent_full((used, capacity));
+        let unsent = &state.writes.unsent;
+        let (closed_bytes, is_stored) =
+            (unsent.closed_bytes(), unsent.closed_oldest_age().is_none());
+        let so_far = self.pressures.follows.get().map(|load| load.look(closed_bytes, capacity));
+        let is_light = is_stored
+            && so_far.is_some_and(|load| load.is_light)
+            && !weir_device::mutant("light_load_is_followed");
         let is_empty = used <= self.options.batch.bytes;
-        let rests = || is_empty && self.env.pacer.seen().bytes_per_second.is_none();
-        let followed = follows(self.pressures.follows.get(), full, rests);
-        self.pressures.follows.set(followed);
+        let rests = || is_light || is_empty && self.env.pacer.seen().bytes_per_second.is_none();
+        let followed = follows(so_far.is_some(), full, rests);
+        let load = followed.then(|| so_far.unwrap_or_else(|| Load::new(closed_bytes)));
+        self.pressures.follows.set(load);
         let hurries = hurries || followed;
         let age = state.writes.age_pressure(&self.options.batch);
         let upload = if hurries { Pressure::FULL } else { upload_pressure(full, age) };
@@ -112,7 +154,7 @@ impl Shared {
 }
 
 /// Whether uploads follow the writes. Once they do, an empty journal alone is no end of it: where uploads keep up with
-/// a load that goes on, it is empty now and then.
+/// a load that goes on, it is empty now and then. Nor are clients of other volumes a reason to go on.
 fn follows(so_far: bool, percent_full: u64, rests: impl Fn() -> bool) -> bool {
     let goes_on = so_far && !rests() && !weir_device::mutant("uploads_never_follow");
     percent_full >= FOLLOW_FROM_PERCENT || goes_on

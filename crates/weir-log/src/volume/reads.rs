@@ -10,9 +10,10 @@ use weir_journal::Pin;
 use crate::collect::garbage::ReadPin;
 use crate::error::LogError;
 use crate::limits::RESOLVE_ATTEMPTS_MAX;
+use crate::map::lost::LostLook;
 use crate::read::fetch::{self, frame_span};
 use crate::read::{Part, Source, poisoned, read_frames, resolve, to_usize};
-use crate::volume::shared::Shared;
+use crate::volume::shared::{Shared, State};
 
 /// Bytes that are read at a time of what could not be read before.
 const AGAIN_BYTES: u64 = 64 << 10;
@@ -43,17 +44,27 @@ pub(crate) async fn read(shared: &Rc<Shared>, offset: u64, len: u64) -> Result<D
 }
 
 /// Reads once more what could not be read, in pieces, so that what is there again is no trouble any more and the status
-/// names what is left of it.
+/// names what is left of it. Where more is lost than is remembered, it is looked for.
 pub(crate) async fn again(shared: &Rc<Shared>) {
-    let failed = shared.state.borrow().failed_reads.ranges();
-    for (mut at, end) in failed {
-        while at < end {
-            let len = AGAIN_BYTES.min(end - at);
-            // It is remembered again.
-            let _ = read(shared, at, len).await;
-            at += len;
-        }
+    let failed = {
+        let State { failed_reads, writes, head, .. } = &mut *shared.state.borrow_mut();
+        failed_reads.worth_another_read(AGAIN_BYTES, &writes.overlay, &head.objects)
+    };
+    for (at, len) in failed {
+        // What fails is remembered again.
+        let _ = read(shared, at, len).await;
     }
+    let mut look = LostLook::default();
+    while look_for_lost(shared, &mut look) {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Takes one step of a look for what is lost, if more is than is remembered; whether the look goes on.
+fn look_for_lost(shared: &Shared, look: &mut LostLook) -> bool {
+    let objects = &mut shared.state.borrow_mut().head.objects;
+    let steps = shared.options.map.map_step_budget;
+    objects.lost().has_more() && !objects.look_for_lost(look, steps)
 }
 
 async fn read_once(shared: &Rc<Shared>, start: u64, len: u64) -> Result<Data, DeviceError> {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Notify, oneshot};
 use weir_device::{DeviceError, Env, ErrorKind, Event, Events, VolumeId};
 use weir_disk::LockGuard;
-use weir_journal::{Epoch, Journal, PlacedPiece, WriteNumber};
+use weir_journal::{Epoch, Journal, ManifestSeen, PlacedPiece, WriteNumber};
 use weir_seal::DataKey;
 use weir_store::Store;
 
@@ -79,6 +79,8 @@ pub(crate) struct Shared {
     pub(crate) options: VolumeOptions,
     pub(crate) journal: Journal,
     pub(crate) manifest: Mutex<ManifestWriter>,
+    /// The newest version that this opening found or published.
+    pub(crate) newest_manifest: Rc<Cell<ManifestSeen>>,
     /// What nothing needs any more, and who reads it yet.
     pub(crate) garbage: Rc<Garbage>,
     /// Keeps the node's lease renewed.
@@ -259,6 +261,13 @@ impl Shared {
     /// witness of it.
     pub(crate) async fn flush_journal(&self) -> Result<(), LogError> {
         self.journal.flush().await?;
+        self.hold.set_flushed(self.journal.flushed_write());
+        Ok(())
+    }
+
+    /// The same for background work.
+    pub(crate) async fn flush_journal_for_upkeep(&self) -> Result<(), LogError> {
+        self.journal.flush_for_upkeep().await?;
         self.hold.set_flushed(self.journal.flushed_write());
         Ok(())
     }

@@ -25,6 +25,7 @@ pub(crate) struct Unsent {
     waiting: VecDeque<Waiting>,
     /// Batches that came into the store later than that.
     missed: u64,
+    closed_bytes: u64,
     /// The last write that an earlier opening took in. Nothing says how old these are.
     replayed_through: Option<WriteMark>,
     /// How long the slowest of the latest batches was on its way, from its close to its commit.
@@ -48,6 +49,7 @@ impl Unsent {
             rpo,
             waiting: VecDeque::new(),
             missed: 0,
+            closed_bytes: 0,
             replayed_through: None,
             slowest: Duration::ZERO,
         }
@@ -59,6 +61,7 @@ impl Unsent {
     }
 
     pub(crate) fn on_close(&mut self, batch: &Batch) {
+        self.closed_bytes += batch.payload_bytes;
         self.waiting.push_back(Waiting {
             last: batch.last,
             bytes: batch.payload_bytes,
@@ -89,6 +92,11 @@ impl Unsent {
             };
             self.missed += u64::from(since.elapsed() > self.rpo);
         }
+    }
+
+    /// Bytes of all batches that were ever closed.
+    pub(crate) fn closed_bytes(&self) -> u64 {
+        self.closed_bytes
     }
 
     /// Batches that came into the store later than the rpo.

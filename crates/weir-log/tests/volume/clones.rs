@@ -7,11 +7,11 @@ use weir_device::{ErrorKind, VolumeId};
 use weir_journal::ManifestSeen;
 use weir_log::catalog::{self, DeleteConsent};
 use weir_log::limits::{HEADER_GUESS_BYTES, REFERENCES_LOOK_INTERVAL};
-use weir_log::{Closed, LogError, LogVolume, MemoryFrameCache, Obstacle, Takeover};
+use weir_log::{Closed, GivenUp, LogError, LogVolume, MemoryFrameCache, Obstacle, Takeover};
 
 use crate::support::{
-    Host, SIZE, checked, expect_bytes, expect_whole, fill, filling, name, object_key, objects,
-    obstacle, pattern, read, replace, run, show, write,
+    Host, SIZE, checked, expect_bytes, expect_whole, fill, filling, name, newest_manifest,
+    object_key, objects, obstacle, pattern, read, replace, run, show, write,
 };
 
 /// A host of its own for a clone of `parent@snapshot`.
@@ -378,6 +378,28 @@ fn what_keeps_a_volume_from_being_opened_is_damage() {
         let newest = manifests.expect("listed").pop().expect("there is one").key;
         replace(&host, &newest, "no manifest").await;
         assert!(damage(&host).await.is_some());
+    });
+}
+
+/// The store is set back to what it was since the volume was opened, which only this opening knows.
+#[test]
+fn a_store_that_was_set_back_to_within_this_opening_is_noticed() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        let at_first = volume.status().manifest.number;
+        volume.repair(&[], GivenUp::Error, |_| {}).await.expect("a checkpoint");
+        fill(&volume, 1).await;
+        volume.repair(&[], GivenUp::Error, |_| {}).await.expect("another");
+        let known = Some(volume.status().manifest);
+        let newest = newest_manifest(&host).await.number;
+        assert!(newest >= at_first + 2 && known.is_some_and(|known| known.number == newest));
+        assert_eq!(obstacle(&host, "demo", known).await, None);
+        let listed = host.open_store.list(&format!("{}/manifest/", host.id), None).await;
+        let last = listed.expect("listed").pop().expect("there is one").key;
+        host.store.delete(&last).await.expect("deleted");
+        let found = obstacle(&host, "demo", known).await;
+        assert!(matches!(found, Some(Obstacle::OtherStore(_))), "{found:?}");
     });
 }
 

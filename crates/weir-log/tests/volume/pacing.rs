@@ -126,6 +126,28 @@ fn a_journal_whose_disk_is_full_presses_uploads() {
 }
 
 #[test]
+fn a_writer_whose_journal_cannot_grow_waits_for_an_upload_and_no_longer() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.batch.rpo = Duration::from_secs(600);
+        // A batch takes more than the journal has, and that is little of what it may have.
+        host.options.batch.bytes = 64 << 20;
+        host.options.batch.age = Duration::from_secs(300);
+        host.options.journal.segments_max = 64;
+        let (volume, _) = host.open().await;
+        write(&volume, 0, &[1; 4096]).await.expect("written");
+        host.disk.set_capacity(Some(1));
+        let mut has_said = false;
+        for nth in 0_u64..400 {
+            let wrote = write(&volume, nth % 16 * 4096, &[9; 4096]);
+            timeout(Duration::from_secs(1), wrote).await.expect("in time").expect("written");
+            has_said |= volume.status().journal_no_space.is_some();
+        }
+        assert!(has_said, "the disk is full");
+    });
+}
+
+#[test]
 fn uploads_follow_writes_that_were_too_many_for_a_burst_until_clients_rest() {
     run(async {
         let mut host = Host::new().await;
@@ -154,6 +176,35 @@ fn uploads_follow_writes_that_were_too_many_for_a_burst_until_clients_rest() {
         volume.flush_remote().await.expect("stored");
         write(&volume, 0, &[1; 4096]).await.expect("written");
         assert_eq!(volume.status().upload_pressure, 0, "the next burst is one again");
+    });
+}
+
+#[test]
+fn uploads_follow_no_light_load_though_other_clients_are_there() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.batch.rpo = Duration::from_secs(600);
+        let (volume, client) = busy_volume(&host).await;
+        for nth in 0_u64.. {
+            if volume.status().upload_pressure == 1000 {
+                break;
+            }
+            write(&volume, nth % 16 * 4096, &[9; 4096]).await.expect("written");
+        }
+        client.abort();
+        let _ = client.await;
+        let others = busy_others(&host);
+        for second in 0..25 {
+            write(&volume, second * 4096, &[1; 512]).await.expect("written");
+            sleep(Duration::from_secs(1)).await;
+        }
+        let before = volume.status();
+        assert_eq!(before.upload_pressure, 0, "its load is light");
+        write(&volume, 0, &[2; 512]).await.expect("written");
+        sleep(Duration::from_secs(1)).await;
+        let after = volume.status();
+        assert_eq!(after.objects_written, before.objects_written, "so it waits for others");
+        others.abort();
     });
 }
 

@@ -551,6 +551,49 @@ async fn acknowledged(volume: &LogVolume, writes: u64) {
     }
 }
 
+/// More is given up than is remembered. That is said until nothing of it is left, and a repair finds out what is.
+#[test]
+fn more_that_was_given_up_than_is_remembered_is_said_and_looked_for() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.read_deadline = Duration::from_secs(5);
+        let (volume, _) = host.open().await;
+        let lost = 18;
+        let mut damaged = Vec::new();
+        for block in 0..2 * lost {
+            let before = objects(&host).await;
+            write(&volume, block * 8192, &pattern(block, 8192)).await.expect("written");
+            volume.flush_remote().await.expect("stored");
+            let new = objects(&host).await.into_iter().filter(|key| !before.contains(key));
+            damaged.extend(new.filter(|_| block % 2 == 0));
+        }
+        volume.close().await.expect("closed");
+        drop(volume);
+        let (volume, _) = host.other(7).open().await;
+        damaged.iter().for_each(|key| host.faults.hide(key));
+        let named: Vec<ObjectId> =
+            damaged.iter().filter_map(|key| ObjectId::parse_key(key)).collect();
+        let done = volume.repair(&named, GivenUp::Error, |_| {}).await.expect("repaired");
+        assert_eq!((done.lost_ranges, done.lost_bytes), (lost, lost * 8192));
+        let said = || volume.status().read_failure.unwrap_or_default();
+        let first = "reads fail in the 8192 bytes at 0, and in more than 15 more ranges: ";
+        assert!(said().starts_with(first), "{}", said());
+
+        let overwrite = async |from: u64, to: u64| {
+            for block in from..to {
+                write(&volume, block * 2 * 8192, &[1; 8192]).await.expect("written");
+            }
+        };
+        overwrite(0, 16).await;
+        assert!(said().starts_with("reads may fail: "), "{}", said());
+        volume.repair(&[], GivenUp::Error, |_| {}).await.expect("looked");
+        let left = format!("reads fail in the 8192 bytes at {}, and in 1 more range: ", 32 * 8192);
+        assert!(said().starts_with(&left), "{}", said());
+        overwrite(16, 18).await;
+        assert_eq!(said(), "");
+    });
+}
+
 #[test]
 fn a_close_waits_for_a_repair_that_writes_zeroes() {
     run(async {

@@ -413,7 +413,7 @@ pub(crate) async fn obstacle(
     known: Option<ManifestSeen>,
 ) -> Option<Obstacle> {
     let (called, keys) = (name(called), Keys::default());
-    let volume = Reopening { id: host.id, name: &called, known, keys: &keys };
+    let volume = Reopening { id: host.id, name: &called, known, keys: Some(&keys) };
     let found = weir_log::obstacle_to_opening(&host.store, &host.env, volume).await;
     found.expect("it answers")
 }

@@ -16,7 +16,6 @@ use crate::serve::lock::lock;
 use crate::serve::running::{ANCILLARY_TIME, BeingClosed, Ended, Running};
 use crate::serve::spec::{Closing, EndpointKind, Stopped};
 use crate::serve::unsent::Unsent;
-use crate::size::human;
 
 /// Time of a close after which it counts as one that hangs: the status is degraded by it, and the log says what it
 /// waits for, and again after as much.
@@ -100,15 +99,16 @@ impl BeingClosed {
     /// Whether nothing is known to be in its way: it has nothing to send, and has not taken long.
     pub(crate) fn is_quiet(&self) -> bool {
         let hangs = self.since.elapsed() >= CLOSE_NOTICE && !mutant("close_that_hangs_is_quiet");
-        self.unsent.bytes() == 0 && !hangs
+        self.unsent.at_risk().is_nothing() && !hangs
     }
 
     /// What it waits for, and since when.
     pub(crate) fn waits(&self) -> String {
         let seconds = self.since.elapsed().as_secs();
-        let (bytes, lacks) = (self.unsent.bytes(), human(self.unsent.bytes()));
+        let unsent = self.unsent.at_risk();
+        let (is_behind, lacks) = (!unsent.is_nothing(), unsent.what());
         let what = match &self.endpoint {
-            EndpointKind::Log if bytes > 0 => format!("{lacks} of it are not in the store yet"),
+            EndpointKind::Log if is_behind => format!("{lacks} of it are not in the store yet"),
             EndpointKind::Log => {
                 "its journal and its place in the store have to be closed".to_owned()
             }
@@ -116,7 +116,7 @@ impl BeingClosed {
             EndpointKind::File(FileConfig { path, .. }) => {
                 format!("its file {} has to take its newest writes", path.display())
             }
-            EndpointKind::Remote(remote) if bytes > 0 => format!(
+            EndpointKind::Remote(remote) if is_behind => format!(
                 "its server, {}, has not said of {lacks} of it that they outlast a failure",
                 remote.url
             ),

@@ -16,7 +16,6 @@ use crate::home::opened;
 use crate::serve::core::Core;
 use crate::serve::lock::lock;
 use crate::serve::spec::EndpointKind;
-use crate::size::human;
 use crate::volumes::unserved::holder;
 
 /// How long a status waits for the local disk to list them: what it says beside is worth more than they are.
@@ -73,7 +72,7 @@ async fn all(core: &Core) -> Vec<Kept> {
 fn closing(core: &Core) -> Vec<Kept> {
     let closing = lock(&core.closing);
     let kept = closing.iter().map(|(name, one)| {
-        let unsent = Some(one.unsent.at_risk()).filter(|unsent| unsent.bytes > 0);
+        let unsent = Some(one.unsent.at_risk()).filter(|unsent| !unsent.is_nothing());
         let is_quiet = one.is_quiet();
         // What is at risk is what no store has: files and other servers are no stores of this process.
         let unsent = unsent.filter(|_| one.endpoint == EndpointKind::Log);
@@ -117,7 +116,7 @@ fn look(data: &DataDirectory, served: &BTreeSet<VolumeId>) -> Vec<Noted> {
 pub(crate) fn reason(name: &VolumeName, unsent: Option<&AtRisk>, store: Option<&str>) -> String {
     let store = store.map_or_else(String::new, |store| format!(" --store {store}"));
     let what = match unsent {
-        Some(AtRisk { bytes: 0, .. }) => {
+        Some(unsent) if unsent.is_nothing() => {
             return format!(
                 "no acknowledged write is in its journal alone, but the store could not be told that it was closed: \
                  `weir volume flush {name}{store}` does that"
@@ -128,13 +127,16 @@ pub(crate) fn reason(name: &VolumeName, unsent: Option<&AtRisk>, store: Option<&
             let more = if unsent.age_is_least { " or more" } else { "" };
             let age =
                 age.map_or_else(String::new, |age| format!(", the oldest of it {age} s old{more}"));
-            format!("{} of acknowledged writes are in its journal alone{age}", human(unsent.bytes))
+            format!("{} of acknowledged writes are in its journal alone{age}", unsent.what())
         }
         None => {
             "its journal was not closed, and may have the only copy of acknowledged writes".into()
         }
     };
-    format!("{what}: `weir volume flush {name}{store}` takes them to the store")
+    format!(
+        "{what}: `weir volume flush {name}{store}` takes them to the store, or says what can be done where another \
+         host went on with the volume or deleted it"
+    )
 }
 
 #[cfg(test)]
@@ -149,10 +151,14 @@ mod tests {
         assert_eq!(
             reason(&name, Some(&unsent), None),
             "3.0 MiB of acknowledged writes are in its journal alone, the oldest of it 61 s old: \
-             `weir volume flush demo` takes them to the store"
+             `weir volume flush demo` takes them to the store, or says what can be done where another host went on \
+             with the volume or deleted it"
         );
         let nothing = reason(&name, Some(&AtRisk::default()), None);
         assert!(nothing.starts_with("no acknowledged write is in its journal alone"), "{nothing}");
+        let zeroes = reason(&name, Some(&AtRisk { blocks: 7, ..AtRisk::default() }), None);
+        let expected = "zeroes and discards of acknowledged writes are in its journal alone: ";
+        assert!(zeroes.starts_with(expected), "{zeroes}");
         let unknown = reason(&name, None, Some("s3://other"));
         assert!(unknown.contains("may have the only copy"), "{unknown}");
         assert!(unknown.contains("`weir volume flush demo --store s3://other`"), "{unknown}");

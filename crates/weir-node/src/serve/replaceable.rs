@@ -16,11 +16,11 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream;
 use tokio::time::{Instant, timeout, timeout_at};
-use weir_device::{LocalBoxFuture, VolumeId, with_causes};
+use weir_device::{LocalBoxFuture, VolumeId, mutant, with_causes};
 use weir_disk::Question;
 use weir_journal::ManifestSeen;
-use weir_log::catalog::VolumeName;
-use weir_log::{Obstacle, Reopening};
+use weir_log::catalog::{self, VolumeName};
+use weir_log::{Keys, LogError, Obstacle, Reopening};
 use weir_store::Store;
 
 use crate::error::NodeError;
@@ -81,13 +81,15 @@ impl Service {
             if entries.is_empty() && !next.is_some_and(|next| next.needs_store) {
                 return None;
             }
-            let served = served_well(&self.core, entries).await;
-            let many =
-                STORE_SAY_MAX * u32::try_from(served.len() / VOLUMES_ASKED_MAX).unwrap_or(u32::MAX);
             let home = next.map_or(&self.core.home, |next| &next.home);
             if !known_stores::answers(home, &self.core.probes, limit).await {
                 return Some("the file system of the store does not answer".to_owned());
             }
+            let Ok(served) = timeout(limit, served_here(&self.core, entries)).await else {
+                return Some(THREAD_HANGS.to_owned());
+            };
+            let many =
+                STORE_SAY_MAX * u32::try_from(served.len() / VOLUMES_ASKED_MAX).unwrap_or(u32::MAX);
             // As the next process will find it. A question to a store that is gone waits until it is back.
             if let Err(gone) = known_stores::check_not_gone(home) {
                 return Some(gone.to_string());
@@ -95,22 +97,25 @@ impl Service {
             let is_same = home.store_url == self.core.home.store_url;
             let (used, home) = (self.core.store.clone(), home.clone());
             let open = if is_same && used.is_some() { Duration::ZERO } else { STORE_OPEN_MAX };
+            // The keys of this process are no matter: the settings may name another place of them by now.
+            let keys = next.map(|next| next.home.keys.clone());
             let ask = move |context: Rc<ShardContext>| async move {
                 let store = match (&used, is_same) {
                     (Some(used), true) => used.clone(),
                     _ => home.open_or_make_store(&context).await?,
                 };
                 if used.is_some_and(|used| used.location() != store.location()) {
-                    return Ok(Some(format!(
+                    let why = format!(
                         "the settings name another store, {}, and what is in journals is for the one in use: restart \
                          weir instead, which brings it there first",
                         store.url()
-                    )));
+                    );
+                    return Ok(vec![Wrong { of: None, why }]);
                 }
                 let mut random = || context.env.random.next_u64();
                 store.takes_objects(&mut random, limit).await?;
                 known_stores::check_not_emptied(&context, &home, &store).await?;
-                volume_that_would_not_open(&context, (&home, &store), served).await
+                volumes_that_would_not_open(&context, (&store, keys.as_ref()), served).await
             };
             match timeout(limit + open + STORE_SAY_MAX + many, self.core.node.run(0, ask)).await {
                 Err(_) if open.is_zero() => Some("the store does not answer".to_owned()),
@@ -120,9 +125,20 @@ impl Service {
                 Ok(Ok(Err(error)) | Err(error)) => {
                     Some(format!("the store fails: {}", with_causes(&error)))
                 }
-                Ok(Ok(Ok(found))) => found,
+                Ok(Ok(Ok(found))) => {
+                    let mut found = found.into_iter().filter(|wrong| self.concerns(wrong));
+                    found.next().map(|wrong| wrong.why)
+                }
             }
         })
+    }
+
+    /// Whether it is of a volume that is still served: it may have been detached or renamed since it was asked for.
+    fn concerns(&self, wrong: &Wrong) -> bool {
+        let is_served = |(name, id): &(VolumeName, VolumeId)| {
+            self.core.entry(name.as_str()).is_some_and(|entry| entry.id == *id)
+        };
+        wrong.of.as_ref().is_none_or(is_served)
     }
 
     /// What is wrong with the data directory, in words, if its disk does not take a file within `limit`, or the next
@@ -186,50 +202,75 @@ impl Service {
     }
 }
 
+/// What is said of a thread of volumes from which nothing comes.
+const THREAD_HANGS: &str = "a thread of volumes does not answer";
+
 /// A volume of a store that is served.
 struct ServedOne {
     name: VolumeName,
     id: VolumeId,
+    /// It refuses writes: another host took it over, or its store was replaced.
+    has_failed: bool,
     /// The version of its manifest that the store is known to have.
     known: Option<ManifestSeen>,
 }
 
-/// Those of a store that are well. One that failed, as when another host took it over, is for the next process to
-/// judge.
-async fn served_well(core: &Core, entries: Vec<Arc<Entry>>) -> Vec<ServedOne> {
+/// Why the next process would not serve what this one does.
+struct Wrong {
+    /// The volume that it is about.
+    of: Option<(VolumeName, VolumeId)>,
+    why: String,
+}
+
+async fn served_here(core: &Core, entries: Vec<Arc<Entry>>) -> Vec<ServedOne> {
     let mut served = Vec::new();
     for entry in entries {
         let log = core.on_volume(&entry, |hosted| async move { Ok(hosted.stack.log_status()) });
         // One that is being closed is left out.
         let Ok(log) = log.await else { continue };
-        if log.as_ref().is_some_and(|log| log.failure.is_some()) {
-            continue;
-        }
+        let has_failed = log.as_ref().is_some_and(|log| log.failure.is_some());
         // A replica has no journal that knows more than the store.
-        let known = log.and_then(|log| log.manifest);
-        served.push(ServedOne { name: entry.name.clone(), id: entry.id, known });
+        let known = log.map(|log| log.manifest);
+        served.push(ServedOne { name: entry.name.clone(), id: entry.id, has_failed, known });
     }
     served
 }
 
-/// A volume that the next process could not open, and why. This one serves it from memory, and can mend that in part.
-async fn volume_that_would_not_open(
+/// The volumes that the next process could not open, or would open another one in the place of, and why. This process
+/// serves them from memory, and can mend that in part.
+async fn volumes_that_would_not_open(
     context: &ShardContext,
-    (home, store): (&Home, &Store),
+    (store, keys): (&Store, Option<&Keys>),
     served: Vec<ServedOne>,
-) -> Result<Option<String>, NodeError> {
-    let asked = served.into_iter().map(async |ServedOne { name, id, known }| {
-        let volume = Reopening { id, name: &name, known, keys: &home.keys };
-        let found = weir_log::obstacle_to_opening(store, &context.env, volume).await?;
-        Ok::<_, NodeError>(found.map(|obstacle| what_to_do(&name, &obstacle)))
+) -> Result<Vec<Wrong>, NodeError> {
+    let asked = served.into_iter().map(async |ServedOne { name, id, has_failed, known }| {
+        let found = if has_failed {
+            has_another(context, store, (&name, id)).await?
+        } else {
+            let volume = Reopening { id, name: &name, known, keys };
+            weir_log::obstacle_to_opening(store, &context.env, volume).await?
+        };
+        let why = found.map(|obstacle| what_to_do(&name, &obstacle));
+        Ok::<_, NodeError>(why.map(|why| Wrong { of: Some((name, id)), why }))
     });
-    let mut answers = stream::iter(asked).buffer_unordered(VOLUMES_ASKED_MAX);
-    while let Some(answer) = answers.next().await {
-        if let Some(wrong) = answer? {
-            return Ok(Some(wrong));
+    let answers: Vec<_> = stream::iter(asked).buffer_unordered(VOLUMES_ASKED_MAX).collect().await;
+    answers.into_iter().filter_map(Result::transpose).collect()
+}
+
+/// Whether the store has another volume under the name of one that failed: clients would find that one. All else about
+/// one that failed is for the next process to judge, which may not be able to open it.
+async fn has_another(
+    context: &ShardContext,
+    store: &Store,
+    (name, id): (&VolumeName, VolumeId),
+) -> Result<Option<Obstacle>, NodeError> {
+    match catalog::find(store, &context.env, name).await {
+        Ok(found) if found != id && !mutant("failed_volumes_are_no_matter") => {
+            Ok(Some(Obstacle::other_volume()))
         }
+        Ok(_) | Err(LogError::NoSuchVolume { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
     }
-    Ok(None)
 }
 
 fn what_to_do(name: &VolumeName, obstacle: &Obstacle) -> String {
@@ -291,7 +332,7 @@ async fn thread_that_hangs(core: &Core, question: Question, until: Instant) -> O
         for of_shard in join_all(of_shards).await {
             match of_shard {
                 Ok(found) => files.extend(found.unwrap_or_default()),
-                Err(_) => return Some("a thread of volumes does not answer".to_owned()),
+                Err(_) => return Some(THREAD_HANGS.to_owned()),
             }
         }
         let hangs = format!("{} does not answer", files.first()?);

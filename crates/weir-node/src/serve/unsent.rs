@@ -37,12 +37,7 @@ pub struct Unsent(Vec<Arc<Mutex<AtRisk>>>);
 impl Unsent {
     /// All of them together.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.at_risk().bytes
-    }
-
-    /// The same with its age.
-    pub(crate) fn at_risk(&self) -> AtRisk {
+    pub fn at_risk(&self) -> AtRisk {
         self.0.iter().map(|unsent| *lock(unsent)).sum()
     }
 

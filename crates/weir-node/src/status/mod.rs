@@ -546,7 +546,7 @@ mod tests {
         VolumeStatus {
             size_bytes: 1,
             epoch: 1,
-            manifest: None,
+            manifest: weir_journal::ManifestSeen { number: 1, nonce: [0; 16] },
             acked_write: 10,
             committed_write: 4,
             committed_sequence: 1,

@@ -14,6 +14,7 @@ use super::verb::{Answer, By, OnProgress, Route, Verb};
 use super::words::volume_name;
 use crate::api::types::{Shown, Takeover};
 use crate::error::NodeError;
+use crate::home::known_stores;
 use crate::serve::events::EventKind;
 
 /// Create a volume that begins as a snapshot and shares its bytes. Copies nothing
@@ -49,6 +50,7 @@ impl Verb for CloneVolume {
         place.home.data.prepare()?;
         place.of(clone.clone()).refuse_if_taken().await?;
         let store = place.home.open_store(&place.context, Access::Write).await?;
+        known_stores::check_not_lost(&place.context, &place.home, &store, &clone).await?;
         let (env, from) = (&place.context.env, (&volume, &snapshot));
         // A clone shares the bytes of its parent, and so its key or the lack of one.
         if place.home.encrypt && catalog::encryption(&store, env, &volume).await?.is_none() {

@@ -23,7 +23,7 @@ use crate::node::hosted::Hosted;
 use crate::node::shard::ShardContext;
 use crate::serve::core::Core;
 use crate::serve::events::EventKind;
-use crate::volumes::list;
+use crate::volumes::{deletion, list};
 
 /// How long a verb that needs no store waits for what the store says of the name of a volume.
 const STORE_ANSWER_MAX: Duration = Duration::from_secs(3);
@@ -147,9 +147,27 @@ impl Place {
                 error @ (NodeError::NoStore { .. } | NodeError::Log(LogError::NoSuchVolume { .. })),
             ) => match self.home.holder_without_store(&self.name()?).await? {
                 Some(process) => Ok(Some(process)),
-                None => Err(error),
+                None => Err(self.without_volume(error).await),
             },
             Err(error) => Err(error),
+        }
+    }
+
+    /// What to say of a volume that the store does not have: what is known from a journal of it here, if there is one,
+    /// that it was deleted elsewhere, or that the store lost it.
+    async fn without_volume(&self, error: NodeError) -> NodeError {
+        if !matches!(error, NodeError::Log(LogError::NoSuchVolume { .. })) {
+            return error;
+        }
+        let look = async {
+            let (context, home, name) = (&self.context, &self.home, self.name()?);
+            let store = home.open_store(context, Access::Read).await?;
+            known_stores::check_not_lost(context, home, &store, &name).await?;
+            deletion::refuse_left(context, home, &store, &name).await
+        };
+        match look.await {
+            Err(known @ (NodeError::NameLost { .. } | NodeError::DeletedElsewhere { .. })) => known,
+            _ => error,
         }
     }
 

@@ -17,6 +17,7 @@ use super::verb::{Answer, By, OnProgress, Route, Verb};
 use super::words::volume_name;
 use crate::api::types::Shown;
 use crate::error::NodeError;
+use crate::home::known_stores;
 use crate::serve::events::EventKind;
 
 /// Give a volume another name. One that is served is detached meanwhile, and must have no clients; they find it under
@@ -94,6 +95,7 @@ impl Verb for RenameVolume {
         let (from, to) = (place.name()?, VolumeName::new(&self.to)?);
         place.of(to.clone()).refuse_if_taken().await?;
         let store = place.home.open_store(&place.context, Access::Write).await?;
+        known_stores::check_not_lost(&place.context, &place.home, &store, &to).await?;
         catalog::rename(&store, &place.context.env, &from, &to).await?;
         place.note(EventKind::VolumeRenamed, to.to_string());
         place.of(to).show().await

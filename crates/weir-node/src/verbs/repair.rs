@@ -16,6 +16,9 @@ use crate::serve::events::EventKind;
 /// Keys in one request: its body has at most 64 KiB.
 const KEYS_AT_A_TIME: usize = 500;
 
+const VIEWED: &str = "it is served read-only: what is damaged is given up where the volume is written, and a replica \
+                      gets it from there";
+
 /// Give up what cannot be read of objects that a check named, and delete those of them that nobody needs. Clients go on
 /// meanwhile
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -43,6 +46,13 @@ impl Verb for RepairVolume {
         volume: Served,
         on_progress: OnProgress<'_>,
     ) -> Result<RepairReport, NodeError> {
+        if volume.hosted.stack.view().is_some() {
+            // Nothing to mend is what a repair says of one that nobody serves, too.
+            return match self.objects.is_empty() && !self.zero {
+                true => Ok(RepairReport::default()),
+                false => Err(DeviceError::new(ErrorKind::ReadOnly, VIEWED).into()),
+            };
+        }
         let report = repair(&*volume.log("has no objects")?, &self, on_progress).await?;
         let pending_deletions = report.pending_deletions;
         if report != (RepairReport { pending_deletions, ..RepairReport::default() }) {

@@ -100,6 +100,16 @@ pub(crate) async fn check_discards(
     Err(NodeError::NothingToDiscard { name: name.to_string(), removed, why })
 }
 
+/// Refuses where there is a journal here of a volume of this name that was deleted elsewhere.
+pub(crate) async fn refuse_left(
+    context: &ShardContext,
+    home: &Home,
+    store: &Store,
+    name: &VolumeName,
+) -> Result<(), NodeError> {
+    remove_left(context, home, store, name, false).await.map(drop)
+}
+
 /// Removes the journals here of volumes of this name that were deleted elsewhere; how many. Nothing can be made of them
 /// any more, as the rest of their bytes is gone, but what they hold may be the only copy of it.
 async fn remove_left(

@@ -52,6 +52,7 @@ async fn mark_as(
     match mark {
         Mark::New { size, takeover } => {
             known_stores::check_not_emptied(context, home, &store).await?;
+            known_stores::check_not_lost(context, home, &store, name).await?;
             let encryption = home.encryption(context).await?;
             catalog::create_incomplete(&store, env, name, size, takeover, encryption).await?;
         }

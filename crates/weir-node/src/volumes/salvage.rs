@@ -11,7 +11,7 @@ use weir_store::{Access, Store};
 use crate::api::types::{AtRisk, Shown};
 use crate::error::NodeError;
 use crate::home::processes::{Process, locked};
-use crate::home::{Consent, Home, opened};
+use crate::home::{Consent, Home, known_stores, opened};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
 use crate::volumes::volume_id;
@@ -144,6 +144,9 @@ async fn salvage(
         home.refuse_taken(None, new).await?;
     }
     let store = home.open_store(context, Access::Write).await?;
+    if let Some(new) = &wish.new {
+        known_stores::check_not_lost(context, home, &store, new).await?;
+    }
     let env = &context.env;
     let id = catalog::find(&store, env, &wish.name).await?;
     let args = args_of(context, home, (&store, id), wish.accept_loss)?;

@@ -110,6 +110,24 @@ fn pressure_takes_from_clients() {
 }
 
 #[test]
+fn what_somebody_waits_for_lets_nothing_else_go_faster() {
+    let rate_beside = |is_beside: bool| {
+        let mut host = Host::new();
+        host.run(Duration::from_secs(5));
+        let mut bytes = 0.0;
+        for _ in 0..100 {
+            if is_beside {
+                assert_eq!(host.control.ask(host.now, Class::Copy, 64 << 10, 1.0), Verdict::Free);
+            }
+            bytes += host.run(WINDOW).rate;
+        }
+        bytes
+    };
+    let (alone, beside) = (rate_beside(false), rate_beside(true));
+    assert!((beside / alone - 1.0).abs() < 0.01, "{beside} beside {alone}");
+}
+
+#[test]
 fn who_waits_is_not_made_to_wait() {
     let mut host = Host::new();
     host.run(Duration::from_secs(1));

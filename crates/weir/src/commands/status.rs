@@ -157,7 +157,8 @@ fn not_served(one: &Unserved) -> String {
     }
     match &one.trouble {
         None if let Some(left) = one.left() => format!(
-            "volume {volume} is not served: {left}, as does the next weir serve of that store; the journal is {journal}"
+            "volume {volume} is not served: {left}; the next weir serve of that store takes them there as well; the \
+             journal is {journal}"
         ),
         None => {
             let [name, with_store] = names(one);
@@ -507,7 +508,7 @@ mod tests {
             "{reason}"
         );
         assert!(reason.contains("`weir volume flush demo --store file:///s1`"), "{reason}");
-        assert!(!reason.contains("delete"), "{reason}");
+        assert!(!reason.contains("volume delete"), "{reason}");
         assert_eq!(row["not_served"][0]["at_risk"]["bytes"], 3 << 20);
         assert_eq!(document(&[], &[]).unwrap(), Vec::<Value>::new());
         let rows = document(&[], &[one(None), one(Some(12))]).unwrap();

@@ -5,7 +5,6 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal as Number};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use weir_node::size::human;
 use weir_node::{Closing, Service, Stopped};
 
 use crate::terminal::failure::Failure;
@@ -93,10 +92,12 @@ pub(crate) async fn stop(service: Service, signals: &mut Signals) -> Result<Stop
             biased;
             number = signals.next() => quit(number),
             stopped = &mut stop => return Ok(stopped?),
-            () = tokio::time::sleep(STOP_PATIENCE) => match unsent.bytes() {
-                0 => {}
-                bytes => say!("{} are not in the store yet", human(bytes)),
-            },
+            () = tokio::time::sleep(STOP_PATIENCE) => {
+                let unsent = unsent.at_risk();
+                if !unsent.is_nothing() {
+                    say!("{} are not in the store yet", unsent.what());
+                }
+            }
         }
     }
 }

@@ -102,7 +102,9 @@ pub(crate) async fn evacuate(shared: &Rc<Shared>, ids: &[ObjectId]) -> Result<()
     if sources.is_empty() {
         return Ok(());
     }
+    let moved = shared.awaited();
     move_objects(shared, sources).await;
+    drop(moved);
     shared.wait_while_open(|state| is_free(state).then_some(Ok(()))).await
 }
 

@@ -69,12 +69,13 @@ pub(crate) async fn run(shared: Rc<Shared>) {
     }
 }
 
-/// Waits for `work` until `due`, and no longer than until what presses should be said anew: data on its way grows older
-/// though nothing happens.
+/// Waits for `work` until `due`, and no longer than until what presses should be said anew: data on its way grows
+/// older, and a load ends, though nothing happens.
 async fn wait_for_work(shared: &Shared, due: Option<Instant>) {
-    let is_on_its_way = shared.state.borrow().writes.unsent.closed_oldest_age().is_some()
+    let is_on_its_way = shared.state.borrow().writes.unsent.closed_oldest_age().is_some();
+    let changes = (is_on_its_way || shared.pressures.follow())
         && !weir_device::mutant("pressure_said_only_with_work");
-    let again = is_on_its_way.then(|| Instant::now() + PRESS_INTERVAL);
+    let again = changes.then(|| Instant::now() + PRESS_INTERVAL);
     let Some(until) = due.into_iter().chain(again).min() else {
         return shared.work.notified().await;
     };
@@ -311,7 +312,7 @@ async fn make_durable(shared: &Shared, last: WriteMark) -> Result<(), LogError> 
     if shared.journal.flushed_write() >= last.write || weir_device::mutant("send_before_flush") {
         return Ok(());
     }
-    shared.flush_journal().await
+    shared.flush_journal_for_upkeep().await
 }
 
 async fn send_batch(shared: &Rc<Shared>, batch: Batch) {

@@ -33,9 +33,9 @@ pub struct VolumeStatus {
     pub size_bytes: u64,
     /// Epoch of this opening.
     pub epoch: u64,
-    /// The version of the manifest that the store is known to have.
+    /// The newest version of the manifest that this opening found or published.
     #[serde(skip)]
-    pub manifest: Option<ManifestSeen>,
+    pub manifest: ManifestSeen,
     /// Writes acknowledged, by number.
     pub acked_write: u64,
     /// Writes in the committed prefix, by number.
@@ -152,7 +152,7 @@ impl LogVolume {
         VolumeStatus {
             size_bytes: state.size,
             epoch: shared.epoch.0,
-            manifest: shared.journal.manifest(),
+            manifest: shared.newest_manifest.get(),
             acked_write: state.writes.acked.write.0,
             committed_write: state.writes.committed.write.0,
             committed_sequence: state.writes.pipeline.committed().0,

@@ -428,6 +428,7 @@ fn shared_of(args: OpenArgs, parts: Parts) -> Rc<Shared> {
         env: args.env,
         options: args.options,
         journal,
+        newest_manifest: writer.newest(),
         manifest: Mutex::new(writer),
         garbage: Rc::new(garbage),
         hold,

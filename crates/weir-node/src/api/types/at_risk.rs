@@ -4,7 +4,28 @@ use std::iter::Sum;
 
 use weir_log::VolumeStatus;
 
+use weir_device::mutant;
+
 use super::AtRisk;
+use crate::size::human;
+
+impl AtRisk {
+    /// Whether every acknowledged write is in the store. Zeroes and discards have no bytes.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        self.bytes == 0 && (self.blocks == 0 || mutant("zeroes_are_nothing_at_risk"))
+    }
+
+    /// What it is, without its age.
+    #[must_use]
+    pub fn what(&self) -> String {
+        match self.bytes {
+            _ if self.is_nothing() => "nothing".to_owned(),
+            0 => "zeroes and discards".to_owned(),
+            bytes => human(bytes),
+        }
+    }
+}
 
 impl From<VolumeStatus> for AtRisk {
     fn from(log: VolumeStatus) -> Self {

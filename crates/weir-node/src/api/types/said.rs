@@ -9,11 +9,10 @@ use crate::size::human;
 impl fmt::Display for AtRisk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.oldest_age_ms {
-            None if self.bytes == 0 => f.write_str("nothing"),
-            None => f.write_str(&human(self.bytes)),
+            None => f.write_str(&self.what()),
             Some(age) => {
                 let (seconds, tenths) = (age / 1000, age % 1000 / 100);
-                write!(f, "{}, the oldest for {seconds}.{tenths} s", human(self.bytes))?;
+                write!(f, "{}, the oldest for {seconds}.{tenths} s", self.what())?;
                 match self.age_is_least {
                     true => f.write_str(" or more (from before this start)"),
                     false => Ok(()),
@@ -114,7 +113,9 @@ mod tests {
     fn what_would_be_lost_is_said_with_its_age() {
         let at_risk =
             |bytes, oldest_age_ms| AtRisk { bytes, blocks: 1, oldest_age_ms, age_is_least: false };
-        assert_eq!(at_risk(0, None).to_string(), "nothing");
+        assert_eq!(AtRisk::default().to_string(), "nothing");
+        let expected = "zeroes and discards, the oldest for 2.3 s";
+        assert_eq!(at_risk(0, Some(2345)).to_string(), expected);
         assert_eq!(at_risk(4096, Some(2345)).to_string(), "4.0 KiB, the oldest for 2.3 s");
         let replayed = AtRisk { age_is_least: true, ..at_risk(4096, Some(2345)) };
         let expected = "4.0 KiB, the oldest for 2.3 s or more (from before this start)";
