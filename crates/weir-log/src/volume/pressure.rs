@@ -77,7 +77,7 @@ impl Pressures {
     }
 
     /// Whether uploads follow the writes, which ends with time alone.
-    pub(crate) fn follow(&self) -> bool {
+    pub(crate) fn uploads_follow(&self) -> bool {
         self.follows.get().is_some()
     }
 }

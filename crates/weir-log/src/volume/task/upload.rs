@@ -73,7 +73,7 @@ pub(crate) async fn run(shared: Rc<Shared>) {
 /// older, and a load ends, though nothing happens.
 async fn wait_for_work(shared: &Shared, due: Option<Instant>) {
     let is_on_its_way = shared.state.borrow().writes.unsent.closed_oldest_age().is_some();
-    let changes = (is_on_its_way || shared.pressures.follow())
+    let changes = (is_on_its_way || shared.pressures.uploads_follow())
         && !weir_device::mutant("pressure_said_only_with_work");
     let again = changes.then(|| Instant::now() + PRESS_INTERVAL);
     let Some(until) = due.into_iter().chain(again).min() else {
