@@ -37,7 +37,8 @@ pub(crate) async fn syncer(inner: Rc<Inner>) {
         let (wanted, is_client, poisoned) = {
             let mut state = inner.state.borrow_mut();
             let wanted = state.flush_wanted > state.flushed_through;
-            let is_client = wanted && std::mem::take(&mut state.client_flushes);
+            // One that the last sync had covered by then is no reason for another.
+            let is_client = std::mem::take(&mut state.client_flushes) && wanted;
             (wanted, is_client, state.poisoned.is_some())
         };
         if inner.is_stopping() || poisoned {

@@ -394,13 +394,7 @@ impl Journal {
     /// grow for want of space, those that it has. Both are the same once writers wait for a segment.
     #[must_use]
     pub fn used_and_capacity(&self) -> (u64, u64) {
-        let state = self.inner().state.borrow();
-        let (ring, has_no_space) = (&state.ring, state.no_space && !mutant("no_space_is_room"));
-        match (has_no_space, ring.is_exhausted()) {
-            (false, _) => (ring.used_bytes(), ring.capacity_bytes()),
-            (true, false) => (ring.used_bytes(), ring.physical_bytes()),
-            (true, true) => (ring.physical_bytes(), ring.physical_bytes()),
-        }
+        self.inner().state.borrow().used_and_capacity()
     }
 
     /// The bytes from `position` on to the end of their piece, if memory has a copy of them. The caller holds a pin, or
@@ -413,19 +407,19 @@ impl Journal {
     /// How full the ring is, from 0 to 1: what cannot be written over yet, in whole segments at its tail.
     #[must_use]
     pub fn fill(&self) -> f64 {
-        let state = self.inner().state.borrow();
+        let (used, capacity) = self.used_and_capacity();
         // Sizes of journals are far below 2^52 bytes.
-        let (used, capacity) = (state.ring.used_bytes() as f64, state.ring.capacity_bytes() as f64);
-        (used / capacity).min(1.0)
+        (used as f64 / capacity as f64).min(1.0)
     }
 
     /// How the journal is doing.
     #[must_use]
     pub fn status(&self) -> JournalStatus {
         let state = self.inner().state.borrow();
+        let (bytes_used, bytes_capacity) = state.used_and_capacity();
         JournalStatus {
-            bytes_capacity: state.ring.capacity_bytes(),
-            bytes_used: state.ring.used_bytes(),
+            bytes_capacity,
+            bytes_used,
             segments: state.ring.physical_count(),
             segments_listed: state.ring.listed_count(),
             acked_through: state.acked_through,

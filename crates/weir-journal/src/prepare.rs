@@ -64,7 +64,7 @@ async fn grow(inner: &Inner, physical: u32, refused: &mut bool) {
         Ok(()) => {
             *refused = false;
             let mut state = inner.state.borrow_mut();
-            state.no_space = false;
+            (state.no_space, state.cannot_grow) = (false, false);
             state.ring.grown(physical);
         }
         Err(error) if error.kind() == ErrorKind::NoSpace => {
@@ -78,7 +78,7 @@ async fn grow(inner: &Inner, physical: u32, refused: &mut bool) {
             }
             {
                 let mut state = inner.state.borrow_mut();
-                state.no_space = true;
+                (state.no_space, state.cannot_grow) = (true, true);
                 state.ring.growth_failed();
             }
             let sink = inner.sink.borrow().clone();

@@ -84,6 +84,8 @@ pub(crate) struct JournalState {
     pub(crate) poisoned: Option<DiskError>,
     /// The file could not grow the last time.
     pub(crate) no_space: bool,
+    /// The last growth was refused, whether or not what it has is enough by now.
+    pub(crate) cannot_grow: bool,
     pub(crate) flushed_through: RecordSeq,
     /// Last write that a good sync of this opening covers.
     pub(crate) flushed_write: WriteNumber,
@@ -155,6 +157,7 @@ impl JournalState {
             counters: Counters::default(),
             poisoned: None,
             no_space: false,
+            cannot_grow: false,
             // What recovery has read survived so far, but only begin_epoch makes it durable.
             flushed_through: superblock.flushed_through.min(start.last_record),
             flushed_write: WriteNumber(0),
@@ -182,6 +185,17 @@ impl JournalState {
             tickets_done: 0,
             refused_from: None,
             wakers: VecDeque::new(),
+        }
+    }
+
+    /// See [`crate::Journal::used_and_capacity`].
+    pub(crate) fn used_and_capacity(&self) -> (u64, u64) {
+        let ring = &self.ring;
+        let cannot_grow = self.cannot_grow && !mutant("no_space_is_room");
+        match (cannot_grow, ring.is_exhausted()) {
+            (false, _) => (ring.used_bytes(), ring.capacity_bytes()),
+            (true, false) => (ring.used_bytes(), ring.physical_bytes()),
+            (true, true) => (ring.physical_bytes(), ring.physical_bytes()),
         }
     }
 

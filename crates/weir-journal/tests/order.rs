@@ -64,6 +64,25 @@ fn the_pacer_sees_what_clients_do_and_no_upkeep() {
 }
 
 #[test]
+fn a_flush_that_upkeep_has_made_is_no_later_client() {
+    run(async {
+        let disk = disk_that_takes(1, Duration::from_millis(400));
+        let (journal, env) = with_env(&disk).await;
+        write(&journal, 8192, 1, 4096).await;
+        let client = async {
+            milliseconds(100).await;
+            journal.flush().await
+        };
+        let (upkeep, client) = futures_util::join!(journal.flush_for_upkeep(), client);
+        upkeep.and(client).expect("one sync for both");
+        write(&journal, 8192, 2, 4096).await;
+        milliseconds(2000).await;
+        journal.flush_for_upkeep().await.expect("flushed");
+        assert!(env.pacer.seen().bytes_per_second.is_none(), "nobody is there");
+    });
+}
+
+#[test]
 fn a_client_whose_sync_took_long_is_there_when_it_ends() {
     run(async {
         let disk = disk_that_takes(1, Duration::from_millis(400));

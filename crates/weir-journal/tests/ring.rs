@@ -348,14 +348,18 @@ fn no_space_to_grow_makes_writers_wait_not_fail() {
         assert_eq!(count, 16);
         assert_eq!(journal.status().segments, 2);
         assert!(journal.status().poisoned.is_none());
+        let all = 2 * SEGMENT;
+        assert_eq!(journal.used_and_capacity(), (all, all), "what it has is full");
         journal.release(last_write(&ear));
         waiting.await.unwrap();
+        assert_eq!(journal.status().bytes_capacity, all, "and all that there is");
         // With space, the ring grows again by itself.
         let (_, waiting) = fill_up(&journal).await;
         disk.set_capacity(None);
         milliseconds(11_000).await;
         waiting.await.unwrap();
         assert_eq!(journal.status().segments, 3);
+        assert!(journal.status().bytes_capacity > 3 * SEGMENT, "it may grow on");
         journal.close().await.unwrap();
     });
 }

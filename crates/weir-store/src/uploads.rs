@@ -3,8 +3,8 @@
 //! Two token buckets with debt: a PUT waits until neither bucket owes anything, then takes its whole size, so that an
 //! object may be larger than what a second allows and the average still holds. PUTs wait in the order in which they
 //! came; the first of them watches the buckets, the others wait for it. Those that somebody waits for have a queue of
-//! their own, which goes first: a flush is not to wait for all that other volumes may send at their leisure. Nothing is
-//! kept for a PUT but its place in a queue, and a PUT that is given up leaves it.
+//! their own, which goes first, three of four times: a flush is not to wait for all that other volumes may send at
+//! their leisure. Nothing is kept for a PUT but its place in a queue, and a PUT that is given up leaves it.
 //!
 //! Time is tokio's, which the simulation controls.
 
@@ -43,6 +43,8 @@ pub struct UploadLimits {
 struct Shared {
     /// Held by the PUT that is next; tokio's mutex is first come, first served.
     turn: tokio::sync::Mutex<()>,
+    /// Whether there is one, as a count.
+    calm: AtomicUsize,
     /// The same of those that somebody waits for, and how many these are.
     awaited_turn: tokio::sync::Mutex<()>,
     awaited: AtomicUsize,
@@ -55,6 +57,8 @@ struct State {
     rates: UploadRates,
     bytes: Bucket,
     requests: Bucket,
+    /// PUTs that somebody waits for and that went since one of the others did.
+    awaited_in_a_row: u32,
 }
 
 /// Tokens in billionths, so that nanoseconds times a rate need no division.
@@ -66,20 +70,27 @@ struct Bucket {
 
 const BILLION: i128 = 1_000_000_000;
 
-/// How often a PUT that has its turn to wait for looks whether somebody waits for it by now.
+/// PUTs that somebody waits for and that go one after the other before one of the others does: under a limit that is
+/// less than what one volume writes, the others would never have anything in the store.
+const AWAITED_IN_A_ROW_MAX: u32 = 3;
+
+/// How often the next PUT looks whether somebody waits for it by now.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Counts a PUT that somebody waits for, as long as it waits for the limits.
-struct Awaited<'a>(&'a AtomicUsize);
+/// How often those behind it look. They may be many.
+const LOOK_FROM_AFAR: Duration = Duration::from_secs(1);
 
-impl<'a> Awaited<'a> {
-    fn new(awaited: &'a AtomicUsize) -> Self {
-        awaited.fetch_add(1, Ordering::Relaxed);
-        Self(awaited)
+/// Counts a PUT as long as it waits for the limits.
+struct Waits<'a>(&'a AtomicUsize);
+
+impl<'a> Waits<'a> {
+    fn new(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(waiting)
     }
 }
 
-impl Drop for Awaited<'_> {
+impl Drop for Waits<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -185,51 +196,67 @@ impl UploadLimits {
         if self.admit_calmly(bytes, is_awaited).await {
             return;
         }
-        let _awaited = Awaited::new(&self.shared.awaited);
+        let _waits = Waits::new(&self.shared.awaited);
         let _turn = self.shared.awaited_turn.lock().await;
         loop {
             // Made before looking, so that no change between looking and waiting is missed.
             let changed = self.shared.changed.notified();
-            let Err(debt) = self.take(bytes) else { return };
+            let Err(pause) = self.take(bytes, true) else { return };
             tokio::select! {
                 biased;
                 () = changed => {}
-                () = tokio::time::sleep(debt) => {}
+                () = tokio::time::sleep(pause) => {}
             }
         }
     }
 
-    /// Waits behind all that somebody waits for; false once that is so for this one.
+    /// Waits among what nobody waits for; false once somebody waits for this one.
     async fn admit_calmly(&self, bytes: u64, is_awaited: impl Fn() -> bool) -> bool {
         let mut turn = pin!(self.shared.turn.lock());
         let mut has_turn = None;
         while !is_awaited() {
             let changed = self.shared.changed.notified();
-            let is_next = has_turn.is_some() && self.shared.awaited.load(Ordering::Relaxed) == 0;
-            let pause = match is_next.then(|| self.take(bytes)) {
+            let pause = match has_turn.as_ref().map(|_| self.take(bytes, false)) {
                 Some(Ok(())) => return true,
-                Some(Err(debt)) => debt.min(LOOK),
-                None => LOOK,
+                Some(Err(pause)) => pause.min(LOOK),
+                None => LOOK_FROM_AFAR,
             };
             tokio::select! {
                 biased;
-                turn = &mut turn, if has_turn.is_none() => has_turn = Some(turn),
-                () = changed => {}
+                turn = &mut turn, if has_turn.is_none() => {
+                    has_turn = Some((turn, Waits::new(&self.shared.calm)));
+                }
+                () = changed, if has_turn.is_some() => {}
                 () = tokio::time::sleep(pause) => {}
             }
         }
         false
     }
 
-    /// Takes what a PUT of so many bytes needs, or says how long what others took is still owed.
-    fn take(&self, bytes: u64) -> Result<(), Duration> {
+    /// Takes what a PUT of so many bytes needs, or says how long to wait before another look: what others took is still
+    /// owed, or it is the turn of the other queue.
+    fn take(&self, bytes: u64, is_awaited: bool) -> Result<(), Duration> {
         let mut state = self.lock();
         state.refill(Instant::now());
         let debt = state.debt();
         if !debt.is_zero() {
             return Err(debt);
         }
+        let others = if is_awaited { &self.shared.calm } else { &self.shared.awaited };
+        let others_wait = others.load(Ordering::Relaxed) > 0;
+        let most =
+            if mutant("awaited_uploads_starve_others") { u32::MAX } else { AWAITED_IN_A_ROW_MAX };
+        let is_turn_of_awaited = state.awaited_in_a_row < most;
+        if others_wait && is_turn_of_awaited != is_awaited {
+            return Err(LOOK);
+        }
         state.take(bytes);
+        state.awaited_in_a_row =
+            if is_awaited { state.awaited_in_a_row.saturating_add(1) } else { 0 };
+        drop(state);
+        if others_wait {
+            self.shared.changed.notify_waiters();
+        }
         Ok(())
     }
 
@@ -327,8 +354,8 @@ mod tests {
         };
         let began = Instant::now();
         let calm_ones = join_all((0..4).map(|number| put(number, &calm)));
-        // One is among them from the beginning, and somebody waits for it after two seconds and a half.
-        let is_late = || began.elapsed() >= Duration::from_millis(2500);
+        // One is among them from the beginning, and somebody waits for it after a second and a half.
+        let is_late = || began.elapsed() >= Duration::from_millis(1500);
         let promoted = put(10, &is_late);
         let awaited = async {
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -337,6 +364,21 @@ mod tests {
         futures_util::join!(calm_ones, promoted, awaited);
         assert_eq!(*order.lock().expect("no panic under the lock"), [20, 21, 10, 0, 1, 2, 3]);
         assert_eq!(began.elapsed().as_secs(), 7, "and the average holds");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_waits_for_goes_on_beside_what_somebody_does() {
+        let limits = UploadLimits::new(bytes(MIB));
+        limits.admit(MIB, calm).await;
+        let began = Instant::now();
+        let awaited = join_all((0..20).map(|_| limits.admit(MIB, || true)));
+        let calm_one = async {
+            limits.admit(MIB, calm).await;
+            began.elapsed().as_secs()
+        };
+        let (calm_after, _) = futures_util::join!(calm_one, awaited);
+        assert!(calm_after <= 4, "after {calm_after} s");
+        assert_eq!(began.elapsed().as_secs(), 21, "and the average holds");
     }
 
     #[tokio::test(start_paused = true)]

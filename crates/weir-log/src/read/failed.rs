@@ -5,7 +5,7 @@ use std::cell::Cell;
 use weir_device::DeviceError;
 
 use crate::map::objects::ObjectMap;
-use crate::read::{Part, Source, resolve};
+use crate::read::{Part, Source, resolve, to_usize};
 use crate::write::overlay::Overlay;
 
 /// Ranges that are remembered. A store that lost more has its volume degraded for long anyway.
@@ -70,8 +70,8 @@ impl FailedReads {
         Some(format!("reads fail in the {len} bytes at {offset}{others}: {error}"))
     }
 
-    /// What is worth another read, in pieces of at most `bytes_max`: what comes from where it failed, and has
-    /// nothing in it that is known to be lost. What comes from elsewhere is forgotten.
+    /// What is worth another read, in pieces of at most `bytes_max`: what still comes from the object in which it
+    /// failed. The rest is forgotten, as it comes from elsewhere, or the map knows that it is lost.
     pub(crate) fn worth_another_read(
         &mut self,
         bytes_max: u64,
@@ -79,23 +79,19 @@ impl FailedReads {
         objects: &ObjectMap,
     ) -> Vec<(u64, u64)> {
         let (mut again, mut elsewhere) = (Vec::new(), Vec::new());
-        for known in &self.ranges {
-            let (mut at, end) = known.range();
-            while at < end {
-                let len = bytes_max.min(end - at);
-                let (mut is_there, mut is_lost) = (false, false);
-                resolve(overlay, objects, at, len, |part| {
-                    is_there |= is_same(part.source, known.part.source);
-                    is_lost |= matches!(part.source, Source::Poison);
-                    true
-                });
-                match (is_there, is_lost) {
-                    (false, _) => elsewhere.push((at, at + len)),
-                    (true, false) => again.push((at, len)),
-                    (true, true) => {}
+        let in_objects = |known: &&FailedRead| matches!(known.part.source, Source::Object { .. });
+        for known in self.ranges.iter().filter(in_objects) {
+            let Part { offset, len, source } = known.part;
+            resolve(overlay, objects, offset, len, |part| {
+                let end = part.offset + part.len;
+                if is_same(part.source, source) {
+                    let pieces = (part.offset..end).step_by(to_usize(bytes_max));
+                    again.extend(pieces.map(|at| (at, bytes_max.min(end - at))));
+                } else {
+                    elsewhere.push((part.offset, end));
                 }
-                at += len;
-            }
+                true
+            });
         }
         elsewhere.into_iter().for_each(|(start, end)| self.forget(start, end));
         again

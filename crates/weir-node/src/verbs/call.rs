@@ -40,8 +40,12 @@ async fn do_it<V: Verb>(
         By::Holder => {
             let holder = place.holder(Access::Write, V::IS_OF_STORE);
             let holder = match verb.is_local() {
-                true => place.or_by_name(holder).await?,
-                false => holder.await?,
+                true => place.or_by_name(holder).await,
+                false => holder.await,
+            };
+            let holder = match holder {
+                Ok(holder) => holder,
+                Err(error) => return Err(place.without_volume(error).await),
             };
             match holder {
                 Some(process) => {

@@ -18,7 +18,7 @@ use crate::error::{NodeError, ProcessId};
 use crate::home::known_stores;
 use crate::home::names::AMBIGUOUS;
 use crate::home::processes::Process;
-use crate::home::{Home, open};
+use crate::home::{Home, open, opened};
 use crate::node::hosted::Hosted;
 use crate::node::shard::ShardContext;
 use crate::serve::core::Core;
@@ -147,23 +147,24 @@ impl Place {
                 error @ (NodeError::NoStore { .. } | NodeError::Log(LogError::NoSuchVolume { .. })),
             ) => match self.home.holder_without_store(&self.name()?).await? {
                 Some(process) => Ok(Some(process)),
-                None => Err(self.without_volume(error).await),
+                None => Err(error),
             },
             Err(error) => Err(error),
         }
     }
 
-    /// What to say of a volume that the store does not have: what is known from a journal of it here, if there is one,
-    /// that it was deleted elsewhere, or that the store lost it.
-    async fn without_volume(&self, error: NodeError) -> NodeError {
-        if !matches!(error, NodeError::Log(LogError::NoSuchVolume { .. })) {
-            return error;
-        }
+    /// What to say of a volume that the store does not have: where there is a journal of it here that was not closed,
+    /// that the volume was deleted elsewhere, or that the store lost it.
+    pub(super) async fn without_volume(&self, error: NodeError) -> NodeError {
+        let NodeError::Log(LogError::NoSuchVolume { .. }) = &error else { return error };
         let look = async {
             let (context, home, name) = (&self.context, &self.home, self.name()?);
             let store = home.open_store(context, Access::Read).await?;
+            let volumes = home.data.volumes()?.into_iter();
+            let mut noted = volumes.filter(|id| opened::is_of(home, &store, (*id, &name)));
+            let Some(id) = noted.next() else { return Ok(()) };
             known_stores::check_not_lost(context, home, &store, &name).await?;
-            deletion::refuse_left(context, home, &store, &name).await
+            deletion::refuse_left(context, home, &store, (id, &name)).await
         };
         match look.await {
             Err(known @ (NodeError::NameLost { .. } | NodeError::DeletedElsewhere { .. })) => known,

@@ -66,6 +66,7 @@ impl Verb for RenameVolume {
                 );
             }
         }
+        known_stores::check_not_lost(&place.context, &place.home, &store, &to).await?;
         let read_only = hosted.read_only && !mutant("rename_forgets_read_only");
         let as_before = AttachVolume { read_only, ..AttachVolume::default() };
         drop(hosted);

@@ -100,14 +100,23 @@ pub(crate) async fn check_discards(
     Err(NodeError::NothingToDiscard { name: name.to_string(), removed, why })
 }
 
-/// Refuses where there is a journal here of a volume of this name that was deleted elsewhere.
+/// Refuses where the volume of this journal here was deleted under this name.
 pub(crate) async fn refuse_left(
     context: &ShardContext,
     home: &Home,
     store: &Store,
-    name: &VolumeName,
+    (id, name): (VolumeId, &VolumeName),
 ) -> Result<(), NodeError> {
-    remove_left(context, home, store, name, false).await.map(drop)
+    let deleted = catalog::deleted_name(store, &context.env, id).await?;
+    match deleted.as_deref() == Some(name.as_str()) {
+        true => Err(deleted_elsewhere(home, id, name)),
+        false => Ok(()),
+    }
+}
+
+fn deleted_elsewhere(home: &Home, id: VolumeId, name: &VolumeName) -> NodeError {
+    let journal = home.data.volume(id).join(JOURNAL_FILE).display().to_string();
+    NodeError::DeletedElsewhere { name: name.to_string(), journal }
 }
 
 /// Removes the journals here of volumes of this name that were deleted elsewhere; how many. Nothing can be made of them
@@ -135,11 +144,7 @@ async fn remove_left(
             continue;
         }
         if !discard_journal {
-            let (name, journal) = (name.to_string(), path.join(JOURNAL_FILE));
-            return Err(NodeError::DeletedElsewhere {
-                name,
-                journal: journal.display().to_string(),
-            });
+            return Err(deleted_elsewhere(home, id, name));
         }
         let _lock = lock(&directory, name).await?;
         let files = directory.list().await?;
