@@ -49,10 +49,12 @@ impl Process {
         self.all_without_store().find(|one| one.name == name.as_str())
     }
 
-    /// The volumes that it serves and that are in no store.
+    /// The volumes that it serves and that are in no store. A replica has no log of its own, and is in one.
     pub(crate) fn all_without_store(&self) -> impl Iterator<Item = &ServedVolume> {
+        let is_replica =
+            |one: &ServedVolume| one.layers.last().is_some_and(|last| last.kind == "replica");
         let volumes = self.status.iter().flat_map(|status| &status.volumes);
-        volumes.filter(|one| one.log.is_none())
+        volumes.filter(move |one| one.log.is_none() && !is_replica(one))
     }
 
     /// Whether its settings give that name to a volume that is in no store.
