@@ -82,7 +82,9 @@ async fn grow(inner: &Inner, physical: u32, refused: &mut bool) {
                 state.ring.growth_failed();
             }
             let sink = inner.sink.borrow().clone();
-            sink.inspect(|sink| sink.on_no_space());
+            if let Some(sink) = sink {
+                sink.on_no_space();
+            }
         }
         Err(error) => inner.poison(error),
     }

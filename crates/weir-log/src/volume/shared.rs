@@ -261,15 +261,19 @@ impl Shared {
     /// witness of it.
     pub(crate) async fn flush_journal(&self) -> Result<(), LogError> {
         self.journal.flush().await?;
-        self.hold.set_flushed(self.journal.flushed_write());
+        self.witness_flush();
         Ok(())
     }
 
     /// The same for background work.
     pub(crate) async fn flush_journal_for_upkeep(&self) -> Result<(), LogError> {
         self.journal.flush_for_upkeep().await?;
-        self.hold.set_flushed(self.journal.flushed_write());
+        self.witness_flush();
         Ok(())
+    }
+
+    fn witness_flush(&self) {
+        self.hold.set_flushed(self.journal.flushed_write());
     }
 
     /// Waits until every write acknowledged before the call is in the committed prefix.

@@ -106,10 +106,7 @@ pub(crate) async fn check_not_lost(
     store: &Store,
     name: &VolumeName,
 ) -> Result<(), NodeError> {
-    let volumes = home.data.volumes()?;
-    let Some(id) = volumes.into_iter().find(|id| opened::is_of(home, store, (*id, name))) else {
-        return Ok(());
-    };
+    let Some(id) = opened::noted_as(home, store, name)? else { return Ok(()) };
     if catalog::is_unknown(store, &context.env, name).await? && !mutant("lost_names_made_anew") {
         let journal = home.data.volume(id).join(JOURNAL_FILE).display().to_string();
         let store = store.url().to_owned();

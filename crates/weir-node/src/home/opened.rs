@@ -19,6 +19,7 @@ use weir_store::Store;
 
 use crate::api::types::AtRisk;
 use crate::data_directory::{DataDirectory, store_directory};
+use crate::error::NodeError;
 use crate::home::Home;
 
 /// What the note calls the store in the data directory.
@@ -73,11 +74,19 @@ pub(crate) fn is_of_another_store(home: &Home, store: &Store, id: VolumeId) -> b
     place.is_some_and(|place| place != place_of(home, store))
 }
 
-/// Whether there is a note of a volume of this name and store: it is open, or was not closed there.
-pub(crate) fn is_of(home: &Home, store: &Store, (id, name): (VolumeId, &VolumeName)) -> bool {
-    let noted = std::fs::read_to_string(home.data.opened_as(id)).unwrap_or_default();
-    let mut lines = noted.lines();
-    lines.next() == Some(name.as_str()) && lines.next() == Some(&place_of(home, store))
+/// The volume that a note says is of this name and store, if there is one: it is open, or was not closed there.
+pub(crate) fn noted_as(
+    home: &Home,
+    store: &Store,
+    name: &VolumeName,
+) -> Result<Option<VolumeId>, NodeError> {
+    let place = place_of(home, store);
+    let is_of = |id: &VolumeId| {
+        let noted = std::fs::read_to_string(home.data.opened_as(*id)).unwrap_or_default();
+        let mut lines = noted.lines();
+        lines.next() == Some(name.as_str()) && lines.next() == Some(&place)
+    };
+    Ok(home.data.volumes()?.into_iter().find(is_of))
 }
 
 /// Removes the note, if the volume was closed with everything in the store; otherwise adds what the store lacks.

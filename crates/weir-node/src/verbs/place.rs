@@ -160,9 +160,7 @@ impl Place {
         let look = async {
             let (context, home, name) = (&self.context, &self.home, self.name()?);
             let store = home.open_store(context, Access::Read).await?;
-            let volumes = home.data.volumes()?.into_iter();
-            let mut noted = volumes.filter(|id| opened::is_of(home, &store, (*id, &name)));
-            let Some(id) = noted.next() else { return Ok(()) };
+            let Some(id) = opened::noted_as(home, &store, &name)? else { return Ok(()) };
             known_stores::check_not_lost(context, home, &store, &name).await?;
             deletion::refuse_left(context, home, &store, (id, &name)).await
         };

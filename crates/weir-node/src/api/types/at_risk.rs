@@ -2,9 +2,8 @@
 
 use std::iter::Sum;
 
-use weir_log::VolumeStatus;
-
 use weir_device::mutant;
+use weir_log::VolumeStatus;
 
 use super::AtRisk;
 use crate::size::human;
