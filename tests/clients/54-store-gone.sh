@@ -57,7 +57,7 @@ check "and gives the other one back" "$weir" volume detach z
 crash
 mv "$work/store/names/a" "$work/away"
 refused_to_start "a volume is not made anew whose name the store lost" \
-    "never had a volume \"a\", and yet there is a journal"
+    "has no volume \"a\", and yet there is a journal"
 refuse "nor by weir up" "the store lost its name, or was set back" "$weir" up a --size 64M -- true
 refuse "nor by weir volume create" "put the store back as it was" "$weir" volume create a --size 64M
 mv "$work/away" "$work/store/names/a"

@@ -83,6 +83,20 @@ fn a_flush_that_upkeep_has_made_is_no_later_client() {
 }
 
 #[test]
+fn a_client_flush_that_upkeep_joins_is_one() {
+    run(async {
+        let disk = steady_disk(1);
+        let (journal, env) = with_env(&disk).await;
+        write(&journal, 8192, 1, 4096).await;
+        milliseconds(2000).await;
+        assert!(env.pacer.seen().bytes_per_second.is_none());
+        let (client, upkeep) = futures_util::join!(journal.flush(), journal.flush_for_upkeep());
+        client.and(upkeep).expect("one sync for both");
+        assert!(env.pacer.seen().bytes_per_second.is_some(), "a client waited for it");
+    });
+}
+
+#[test]
 fn a_client_whose_sync_took_long_is_there_when_it_ends() {
     run(async {
         let disk = disk_that_takes(1, Duration::from_millis(400));

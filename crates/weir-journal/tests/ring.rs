@@ -365,6 +365,45 @@ fn no_space_to_grow_makes_writers_wait_not_fail() {
 }
 
 #[test]
+fn a_journal_whose_writers_wait_is_full_whatever_is_left_of_its_last_segment() {
+    run(async {
+        let disk = steady_disk(1);
+        let journal = create(&disk, small_config()).await;
+        disk.set_capacity(Some((1 << 20) + 2 * SEGMENT));
+        let writer = tokio::task::spawn_local({
+            let journal = journal.clone();
+            async move {
+                for id in 0..100 {
+                    write(&journal, 0, id, 20480).await;
+                }
+            }
+        });
+        milliseconds(500).await;
+        assert!(!writer.is_finished());
+        let (used, capacity) = journal.used_and_capacity();
+        assert_eq!((used, capacity), (2 * SEGMENT, 2 * SEGMENT));
+        writer.abort();
+    });
+}
+
+#[test]
+fn every_time_that_it_cannot_grow_is_told() {
+    run(async {
+        let disk = steady_disk(1);
+        let journal = create(&disk, small_config()).await;
+        let ear = listen(&journal);
+        disk.set_capacity(Some((1 << 20) + 2 * SEGMENT));
+        for _ in 0..3 {
+            let before = ear.no_space.get();
+            let (_, waiting) = fill_up(&journal).await;
+            assert!(ear.no_space.get() > before, "told {before} times");
+            journal.release(last_write(&ear));
+            waiting.await.unwrap();
+        }
+    });
+}
+
+#[test]
 fn a_journal_beside_the_store_leaves_room_for_what_all_journals_hold() {
     run(async {
         let disk = steady_disk(1);

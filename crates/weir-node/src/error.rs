@@ -130,7 +130,7 @@ pub enum NodeError {
     },
     /// A volume that is to be created, of whose name there is a journal, and that its store never had.
     #[error(
-        "the store {store} never had a volume \"{name}\", and yet there is a journal of one in this data directory, \
+        "the store {store} has no volume \"{name}\", and yet there is a journal of one in this data directory, \
          {journal}, which was not closed with everything in that store: the store lost its name, or was set back"
     )]
     NameLost {

@@ -12,6 +12,8 @@ mod names;
 mod reload;
 #[path = "serve/replaced.rs"]
 mod replaced;
+#[path = "serve/replica.rs"]
+mod replica;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

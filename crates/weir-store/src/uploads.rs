@@ -382,6 +382,41 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_somebody_waits_for_has_three_of_four_turns_beside_many_others() {
+        let limits = UploadLimits::new(bytes(MIB));
+        limits.admit(MIB, calm).await;
+        let began = Instant::now();
+        let calm_ones = join_all((0..20).map(|_| limits.admit(MIB, calm)));
+        let awaited = async {
+            join_all((0..9).map(|_| limits.admit(MIB, || true))).await;
+            began.elapsed().as_secs()
+        };
+        let (_, awaited_after) = futures_util::join!(calm_ones, awaited);
+        assert!(awaited_after <= 13, "after {awaited_after} s");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_at_no_pace_is_waited_for() {
+        let store = crate::Store::open("memory://").expect("open");
+        store.limits().set(bytes(MIB));
+        let pacer = weir_pacer::Pacer::default();
+        let pressure = weir_pacer::Pressure::default();
+        let pace = weir_pacer::Pace::new(&pacer, weir_pacer::Class::Upload, &pressure);
+        let background = store.at_pace(pace);
+        let body = || vec![bytes::Bytes::from(vec![1; 1 << 20])];
+        background.put_create("first", body()).await.expect("put");
+        let began = Instant::now();
+        let keys: Vec<String> = (0..10).map(|nth| format!("calm{nth}")).collect();
+        let calm_ones = join_all(keys.iter().map(|key| background.put_create(key, body())));
+        let client = async {
+            store.put_create("client", body()).await.expect("put");
+            began.elapsed().as_secs()
+        };
+        let (_, after) = futures_util::join!(calm_ones, client);
+        assert!(after <= 2, "after {after} s");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn small_puts_do_not_wait_and_are_paid_for() {
         let limits = UploadLimits::new(bytes(64 << 10));
         limits.admit(MIB, calm).await;

@@ -29,7 +29,8 @@ impl Place {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("WEIR_")) {
+        let is_setting = |name: &str| name.starts_with("WEIR_") && name != "WEIR_MUTANT";
+        for (name, _) in std::env::vars().filter(|(name, _)| is_setting(name)) {
             command.env_remove(name);
         }
         command.env("WEIR_DATA_DIR", self.path().join("data")).args(arguments);

@@ -199,12 +199,17 @@ pub(crate) async fn write(journal: &Journal, offset: u64, id: u64, len: usize) {
 /// Remembers what it hears.
 #[derive(Default)]
 pub(crate) struct Ear {
+    pub(crate) no_space: std::cell::Cell<u32>,
     pub(crate) pieces: RefCell<Vec<PlacedPiece>>,
     pub(crate) records: RefCell<Vec<RecordSeq>>,
     pub(crate) forgotten: RefCell<Vec<(JournalPos, JournalPos)>>,
 }
 
 impl RecordSink for Ear {
+    fn on_no_space(&self) {
+        self.no_space.set(self.no_space.get() + 1);
+    }
+
     fn on_durable(&self, record: RecordSeq, pieces: &[PlacedPiece]) {
         self.records.borrow_mut().push(record);
         self.pieces.borrow_mut().extend_from_slice(pieces);

@@ -70,7 +70,7 @@ pub struct VolumeDetails {
 pub use crate::catalog::deletion::{
     DeleteConsent, delete, deleted_name, is_held_with, is_journal_of, journal_in, refuse_if_needed,
 };
-pub use crate::catalog::names::{VolumeName, check_size, find, is_unknown};
+pub use crate::catalog::names::{VolumeName, check_size, find, is_lost};
 pub use crate::catalog::rename::rename;
 pub use crate::lineage::clones::{create_clone, create_incomplete_clone};
 pub use crate::recover::evidence::JournalHere;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
-use weir_device::{Env, VolumeId};
+use weir_device::{Env, VolumeId, mutant};
 use weir_store::{Put, RetryPolicy, Store, StoreError};
 
 use crate::error::LogError;
@@ -12,7 +12,7 @@ use crate::format::manifest::{HexId, Manifest, PLAIN_FORMAT, Takeover, VolumeSta
 use crate::format::name::{NAME_FORMAT, NameRecord};
 use crate::limits::VOLUME_BYTES_MAX;
 use crate::own::chain;
-use crate::own::manifests::read_undamaged;
+use crate::own::manifests::{find_newest, read_undamaged};
 
 /// Longest name in bytes: fits a file name with room for a suffix, and a socket path.
 const NAME_BYTES_MAX: usize = 64;
@@ -217,12 +217,24 @@ pub async fn find(store: &Store, env: &Env, name: &VolumeName) -> Result<VolumeI
     }
 }
 
-/// Whether the store never had a volume of a name: a deletion leaves a record of it.
+/// Whether the store lost a volume that was open out of it under this name: it has no manifest of it, nor a record of
+/// its deletion, or nothing under its name. The name alone does not tell: another volume may have been deleted under
+/// it.
 ///
 /// # Errors
 /// What the store says.
-pub async fn is_unknown(store: &Store, env: &Env, name: &VolumeName) -> Result<bool, LogError> {
-    Ok(Verb { store, env }.newest_name(name).await?.is_none())
+pub async fn is_lost(
+    store: &Store,
+    env: &Env,
+    volume: VolumeId,
+    name: &VolumeName,
+) -> Result<bool, LogError> {
+    let verb = Verb { store, env };
+    if verb.newest_name(name).await?.is_none() {
+        return Ok(true);
+    }
+    let is_gone = find_newest(store, env, volume).await?.is_none();
+    Ok(is_gone && !mutant("lost_name_is_any_record"))
 }
 
 /// Points a name at `to`, which stood for `from` before, or for nothing.

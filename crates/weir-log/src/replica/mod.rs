@@ -216,6 +216,12 @@ impl Replicator {
         &self.status
     }
 
+    /// The replica's store.
+    #[must_use]
+    pub fn target(&self) -> &Store {
+        &self.args.target
+    }
+
     fn record(&self) -> &ReplicaRecord {
         self.writer.current().replica.as_ref().expect("a replica's manifest says what it is")
     }

@@ -5,14 +5,18 @@
 //! flush succeeds until the lease is held again *and* a manifest version of ours, published under it, shows that nobody
 //! took the volume meanwhile.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 
 use weir_device::{DeviceError, ErrorKind, Lease};
+use weir_journal::Epoch;
 use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::error::LogError;
 use crate::format::manifest::Takeover;
+use crate::ids::{ObjectId, ObjectSeq};
+use crate::own::lease::Run;
 use crate::volume::shared::Shared;
 
 impl Shared {
@@ -164,9 +168,38 @@ fn release_kept(shared: &Shared) {
     }
 }
 
-/// Puts the volume under a new run of the lease. If another node took it meanwhile, this is where that shows.
-async fn confirm(shared: &Rc<Shared>, run: crate::own::lease::Run) {
-    let published = {
+/// Checks that the store still has all that the next opening would read after the checkpoint. A store that was set back
+/// to a backup of this opening has the newest version of the manifest, and lacks the objects that came since.
+async fn check_not_set_back(shared: &Shared) -> Result<(), LogError> {
+    let (checkpoint, committed) = {
+        let state = shared.state.borrow();
+        (state.head.published.map_or(0, |root| root.as_of), state.writes.pipeline.committed().0)
+    };
+    let first = ObjectSeq(checkpoint + 1);
+    let after = ObjectId { stream: shared.id, seq: first, epoch: Epoch(0) }.key();
+    let prefix = ObjectId::prefix(shared.id);
+    let mut random = || shared.env.random.next_u64();
+    let list = || shared.store.list(&prefix, Some(&after));
+    let listed = shared.store.retry(&RetryPolicy::forever(), &mut random, None, list).await?;
+    let there: BTreeSet<u64> = listed
+        .iter()
+        .filter_map(|found| ObjectId::parse_key(&found.key))
+        .map(|id| id.seq.0)
+        .collect();
+    let gone = (first.0..=committed).find(|seq| !there.contains(seq));
+    let Some(gone) = gone.filter(|_| !weir_device::mutant("set_back_store_is_confirmed")) else {
+        return Ok(());
+    };
+    let evidence = format!("object {gone} of {committed}, which it had taken, is not there");
+    let store = shared.store.url().to_owned();
+    Err(LogError::StoreSetBack { volume: shared.id, ours: shared.epoch, store, evidence })
+}
+
+/// Puts the volume under a new run of the lease. If another node took it meanwhile, or the store was set back, this is
+/// where that shows.
+async fn confirm(shared: &Rc<Shared>, run: Run) {
+    let confirmed = async {
+        check_not_set_back(shared).await?;
         let mut manifest = shared.manifest.lock().await;
         manifest
             .publish(&shared.env, &RetryPolicy::forever(), |m| {
@@ -177,7 +210,7 @@ async fn confirm(shared: &Rc<Shared>, run: crate::own::lease::Run) {
             })
             .await
     };
-    match published {
+    match confirmed.await {
         Ok(()) => {
             tracing::info!(volume = %shared.id, "still ours after a missed lease deadline");
             shared.lease_generation.set(run.generation);

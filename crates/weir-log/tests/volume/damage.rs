@@ -1,5 +1,6 @@
 //! Damaged objects, damaged journals, failing disks: errors where bytes are lost, right bytes everywhere else.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use weir_log::{Closed, LogError, LogVolume};
 use weir_store::Chance;
 
 use crate::support::{
-    Host, expect_bytes, fill, flush, name, object_key, objects, pattern, read, run, write,
+    Host, LEASE, expect_bytes, fill, flush, name, object_key, objects, pattern, read, run, write,
 };
 
 #[test]
@@ -315,4 +316,45 @@ fn a_store_that_was_emptied_or_set_back_is_not_called_another_writer() {
             assert!(!error.to_string().contains("another writer"), "{error}");
         }
     });
+}
+
+/// A backup of the opening has its newest manifest: only what was stored since is missing, with the lease renewals.
+#[test]
+fn a_store_that_was_set_back_within_an_opening_stops_the_volume_with_the_next_renewal() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        write(&volume, 0, &[1; 4096]).await.expect("done");
+        volume.flush_remote().await.expect("in the store");
+        let backup = stored(&host).await;
+        tokio::time::sleep(LEASE).await;
+        write(&volume, 4096, &[2; 4096]).await.expect("done");
+        volume.flush_remote().await.expect("in the store");
+        for key in stored(&host).await.difference(&backup) {
+            host.store.delete(key).await.expect("deleted");
+        }
+        // Another one follows before anybody notices: the newest object is there, and one before it is not.
+        write(&volume, 8192, &[3; 4096]).await.expect("done");
+        volume.flush_remote().await.expect("in the store");
+        assert_eq!(volume.status().failure, None);
+        tokio::time::sleep(LEASE).await;
+        let failure = volume.status().failure.expect("it stopped");
+        assert!(failure.contains("was emptied or set back"), "{failure}");
+        assert_eq!(write(&volume, 0, &[4; 512]).await.unwrap_err().kind(), ErrorKind::Fenced);
+        drop(volume);
+        let (volume, _) = host.open().await;
+        for (block, byte) in (0..).zip([1, 2, 3]) {
+            expect_bytes(&volume, block * 4096, &[byte; 4096]).await;
+        }
+    });
+}
+
+/// The keys of the volume's objects and manifests, and of all renewals.
+async fn stored(host: &Host) -> BTreeSet<String> {
+    let mut keys = BTreeSet::new();
+    for prefix in [format!("{}/", host.id), "nodes/".to_owned()] {
+        let listed = host.store.list(&prefix, None).await.expect("listed");
+        keys.extend(listed.into_iter().map(|object| object.key));
+    }
+    keys
 }

@@ -165,9 +165,9 @@ fn uploads_follow_writes_that_were_too_many_for_a_burst_until_clients_rest() {
         }
         // The client goes on, and finds uploads close behind it.
         sleep(Duration::from_secs(5)).await;
-        for _ in 0..50 {
+        for _ in 0..500 {
             assert_eq!(volume.status().upload_pressure, 1000);
-            assert!(percent() < 20, "{} %", percent());
+            assert!(percent() < 30, "{} %", percent());
             sleep(Duration::from_millis(50)).await;
         }
         client.abort();
@@ -191,6 +191,7 @@ fn uploads_follow_no_light_load_though_other_clients_are_there() {
             }
             write(&volume, nth % 16 * 4096, &[9; 4096]).await.expect("written");
         }
+        sleep(Duration::from_secs(15)).await;
         client.abort();
         let _ = client.await;
         let others = busy_others(&host);

@@ -578,6 +578,7 @@ fn more_that_was_given_up_than_is_remembered_is_said_and_looked_for() {
         let said = || volume.status().read_failure.unwrap_or_default();
         let first = "reads fail in the 8192 bytes at 0, and in more than 15 more ranges: ";
         assert!(said().starts_with(first), "{}", said());
+        assert!(said().starts_with(first), "{}", said());
 
         let overwrite = async |from: u64, to: u64| {
             for block in from..to {
@@ -670,5 +671,39 @@ fn a_repair_writes_no_zeroes_while_a_volume_is_shrunk() {
             volume.check_invariants();
         }
         assert!(refused > 0, "those that the shrink came before");
+    });
+}
+
+#[test]
+fn what_is_lost_behind_very_many_parts_is_said_at_once() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.read_deadline = Duration::from_secs(5);
+        let (volume, _) = host.open().await;
+        let len = 5120 * 128;
+        for at in (0..len).step_by(64 << 10) {
+            write(&volume, at, &pattern(at, 64 << 10)).await.expect("written");
+        }
+        volume.flush_remote().await.expect("stored");
+        let damaged = objects(&host).await;
+        volume.close().await.expect("closed");
+        drop(volume);
+        let (volume, _) = host.other(7).open().await;
+        damaged.iter().for_each(|key| host.faults.hide(key));
+        let named: Vec<ObjectId> =
+            damaged.iter().filter_map(|key| ObjectId::parse_key(key)).collect();
+        volume.repair(&named, GivenUp::Error, |_| {}).await.expect("repaired");
+        for block in 0..4500 {
+            match block % 2 {
+                0 => write(&volume, block * 128, &pattern(block, 128)).await.expect("written"),
+                _ => crate::support::discard(&volume, block * 128, 128).await,
+            }
+        }
+        let said = volume.status().read_failure.unwrap_or_default();
+        assert!(said.starts_with("reads fail in the "), "{said:?}");
+        for block in 4500..5120 {
+            write(&volume, block * 128, &pattern(block, 128)).await.expect("written");
+        }
+        assert_eq!(volume.status().read_failure, None);
     });
 }

@@ -142,7 +142,12 @@ pub(super) fn log_help(error: &LogError) -> Option<String> {
             "where its name is still there, its deletion was cut off: `weir volume delete` with the name ends it"
         }
         LogError::Dependants { .. } => "flatten or delete those clones first",
-        LogError::JournalRefused { refusal, .. } => refusal_help(&refusal.reason),
+        LogError::JournalRefused { refusal, .. } => {
+            return Some(format!(
+                "{}. Each is an option of `weir up`, for which whatever serves this data directory has to be stopped",
+                refusal_help(&refusal.reason)
+            ));
+        }
         _ => return None,
     };
     Some(help.to_owned())
@@ -177,8 +182,8 @@ fn refusal_help(reason: &RefusalReason) -> &'static str {
 pub(super) fn gone_help(store: &str, record: &str) -> String {
     format!(
         "mount it, or give the URL that was used before; to begin anew there, take the line {store} out of {record}; \
-         if it is gone for good, so are its volumes, and their directories can be removed, which weir status names \
-         with their journals"
+         if it is gone for good, so are its volumes but for what their journals hold, which weir status names with \
+         their directories: these can be removed once that is not needed"
     )
 }
 

@@ -106,11 +106,13 @@ pub(crate) async fn check_not_lost(
     store: &Store,
     name: &VolumeName,
 ) -> Result<(), NodeError> {
-    let Some(id) = opened::noted_as(home, store, name)? else { return Ok(()) };
-    if catalog::is_unknown(store, &context.env, name).await? && !mutant("lost_names_made_anew") {
-        let journal = home.data.volume(id).join(JOURNAL_FILE).display().to_string();
-        let store = store.url().to_owned();
-        return Err(NodeError::NameLost { name: name.to_string(), store, journal });
+    for id in opened::noted_as(home, store, name)? {
+        let is_lost = catalog::is_lost(store, &context.env, id, name).await?;
+        if is_lost && !mutant("lost_names_made_anew") {
+            let journal = home.data.volume(id).join(JOURNAL_FILE).display().to_string();
+            let store = store.url().to_owned();
+            return Err(NodeError::NameLost { name: name.to_string(), store, journal });
+        }
     }
     Ok(())
 }

@@ -74,19 +74,20 @@ pub(crate) fn is_of_another_store(home: &Home, store: &Store, id: VolumeId) -> b
     place.is_some_and(|place| place != place_of(home, store))
 }
 
-/// The volume that a note says is of this name and store, if there is one: it is open, or was not closed there.
+/// The volumes that notes say are of this name and store: each is open, or was not closed there. There are several
+/// where one was deleted elsewhere, or lost by the store, and another came under its name.
 pub(crate) fn noted_as(
     home: &Home,
     store: &Store,
     name: &VolumeName,
-) -> Result<Option<VolumeId>, NodeError> {
+) -> Result<Vec<VolumeId>, NodeError> {
     let place = place_of(home, store);
     let is_of = |id: &VolumeId| {
         let noted = std::fs::read_to_string(home.data.opened_as(*id)).unwrap_or_default();
         let mut lines = noted.lines();
         lines.next() == Some(name.as_str()) && lines.next() == Some(&place)
     };
-    Ok(home.data.volumes()?.into_iter().find(is_of))
+    Ok(home.data.volumes()?.into_iter().filter(is_of).collect())
 }
 
 /// Removes the note, if the volume was closed with everything in the store; otherwise adds what the store lacks.
@@ -196,6 +197,25 @@ mod tests {
         note_closed(data, id, Closed::Clean, AtRisk::default());
         std::fs::write(data.opened_as(id), "no/name").unwrap();
         assert_eq!(noted(data, id), None);
+    }
+
+    #[test]
+    fn notes_of_one_name_in_two_stores_are_told_apart() {
+        let directory = tempfile::tempdir().unwrap();
+        let name = VolumeName::new("demo").unwrap();
+        let places = [7_u8, 8].map(|byte| {
+            let id = VolumeId([byte; 16]);
+            let store = directory.path().join(format!("store{byte}"));
+            let (home, store) = home(directory.path(), &store);
+            std::fs::create_dir_all(home.data.volume(id)).unwrap();
+            note(&home, &store, id, &name);
+            (home, store, id)
+        });
+        for (home, store, id) in &places {
+            assert_eq!(noted_as(home, store, &name).unwrap(), [*id]);
+        }
+        let other = VolumeName::new("other").unwrap();
+        assert_eq!(noted_as(&places[0].0, &places[0].1, &other).unwrap(), []);
     }
 
     #[test]

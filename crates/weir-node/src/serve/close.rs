@@ -129,8 +129,8 @@ impl BeingClosed {
 impl Core {
     /// Notes that a volume is being closed, until the note is removed. `ended` is for a stop in the middle of it.
     pub(crate) fn note_closing(&self, entry: &Entry, ended: Option<Ended>, unsent: Unsent) {
-        let (endpoint, since) = (entry.spec.endpoint.clone(), Instant::now());
-        let one = BeingClosed { ended, unsent, endpoint, since };
+        let (id, endpoint, since) = (entry.id, entry.spec.endpoint.clone(), Instant::now());
+        let one = BeingClosed { id, ended, unsent, endpoint, since };
         lock(&self.closing).insert(entry.name.to_string(), one);
     }
 
@@ -144,13 +144,17 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use weir_device::VolumeId;
+
     use super::*;
+
+    const ID: VolumeId = VolumeId([7; 16]);
 
     #[test]
     fn what_a_close_waits_for_is_said_of_its_own_kind() {
         let waits = |endpoint| {
             let (unsent, since) = (Unsent::default(), Instant::now());
-            BeingClosed { ended: None, unsent, endpoint, since }.waits()
+            BeingClosed { id: ID, ended: None, unsent, endpoint, since }.waits()
         };
         let file = FileConfig { path: "/srv/disk".into(), direct: false };
         let file = waits(EndpointKind::File(file));
@@ -165,7 +169,7 @@ mod tests {
     fn a_close_that_takes_long_is_not_quiet() {
         let since = |since| {
             let (unsent, endpoint) = (Unsent::default(), EndpointKind::Memory);
-            BeingClosed { ended: None, unsent, endpoint, since }.is_quiet()
+            BeingClosed { id: ID, ended: None, unsent, endpoint, since }.is_quiet()
         };
         let now = Instant::now();
         assert!(since(now), "it has just begun");

@@ -24,6 +24,7 @@ const LOOK_TIME: Duration = Duration::from_secs(1);
 /// Such a volume.
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
+    pub(crate) id: VolumeId,
     pub(crate) name: String,
     /// What the store lacks of it; none where that is not known, since a process that was killed noted nothing.
     pub(crate) unsent: Option<AtRisk>,
@@ -35,6 +36,7 @@ pub(crate) struct Kept {
 
 /// What the notes in the data directory say of a volume.
 struct Noted {
+    id: VolumeId,
     name: VolumeName,
     store: Option<String>,
     unsent: Option<AtRisk>,
@@ -42,10 +44,10 @@ struct Noted {
 }
 
 /// All of them, and those that are being closed at this moment, but for those that somebody has just seen served: a
-/// volume whose close begins is in both tables.
-pub(crate) async fn beside(core: &Core, is_served: impl Fn(&str) -> bool) -> Vec<Kept> {
+/// volume whose close begins is in both tables. Another volume that has the name of one by now does not hide it.
+pub(crate) async fn beside(core: &Core, served: &BTreeSet<VolumeId>) -> Vec<Kept> {
     let mut kept = all(core).await;
-    kept.retain(|one| !is_served(&one.name));
+    kept.retain(|one| !served.contains(&one.id));
     kept
 }
 
@@ -56,15 +58,20 @@ async fn all(core: &Core) -> Vec<Kept> {
         return kept;
     }
     let own = core.store.as_ref().map_or("none", |store| store.url());
-    for Noted { name, store, unsent, is_held } in noted(core).await {
+    let names: BTreeSet<VolumeName> =
+        core.entries().iter().map(|entry| entry.name.clone()).collect();
+    for Noted { id, name, store, unsent, is_held } in noted(core).await {
         // One that is held is being opened, or worked on by a verb, here or elsewhere: whoever has it speaks of it.
         let is_ours = core.is_noted_not_served(&name) || core.is_left(&name);
-        if is_held && !is_ours || kept.iter().any(|one| one.name == *name.as_str()) {
+        if is_held && !is_ours || kept.iter().any(|one| one.id == id) {
             continue;
         }
         let store = store.filter(|store| store != own && *store != core.home.store_url);
-        let reason = reason(&name, unsent.as_ref(), store.as_deref());
-        kept.push(Kept { name: name.to_string(), unsent, reason, is_quiet: false });
+        let reason = match names.contains(&name) && store.is_none() {
+            true => reason_beside(&name, unsent.as_ref()),
+            false => reason(&name, unsent.as_ref(), store.as_deref()),
+        };
+        kept.push(Kept { id, name: name.to_string(), unsent, reason, is_quiet: false });
     }
     kept
 }
@@ -76,7 +83,7 @@ fn closing(core: &Core) -> Vec<Kept> {
         let is_quiet = one.is_quiet();
         // What is at risk is what no store has: files and other servers are no stores of this process.
         let unsent = unsent.filter(|_| one.endpoint == EndpointKind::Log);
-        Kept { name: name.clone(), unsent, reason: one.waits(), is_quiet }
+        Kept { id: one.id, name: name.clone(), unsent, reason: one.waits(), is_quiet }
     });
     let is_seen = |one: &Kept| one.unsent.is_some() || !mutant("close_without_log_not_seen");
     kept.filter(is_seen).collect()
@@ -102,12 +109,11 @@ fn look(data: &DataDirectory, served: &BTreeSet<VolumeId>) -> Vec<Noted> {
     // What cannot be read is named by `weir status`, which looks at the journals themselves.
     let volumes = data.volumes().unwrap_or_default().into_iter();
     let not_served = volumes.filter(|volume| !served.contains(volume));
-    let noted = not_served.filter_map(|volume| {
-        let name = opened::noted(data, volume)?;
-        let (store, unsent) =
-            (opened::noted_store(data, volume), opened::noted_unsent(data, volume));
-        let is_held = holder(&data.volume(volume).join(LOCK_FILE)).is_some();
-        Some(Noted { name, store, unsent, is_held })
+    let noted = not_served.filter_map(|id| {
+        let name = opened::noted(data, id)?;
+        let (store, unsent) = (opened::noted_store(data, id), opened::noted_unsent(data, id));
+        let is_held = holder(&data.volume(id).join(LOCK_FILE)).is_some();
+        Some(Noted { id, name, store, unsent, is_held })
     });
     noted.collect()
 }
@@ -115,13 +121,34 @@ fn look(data: &DataDirectory, served: &BTreeSet<VolumeId>) -> Vec<Noted> {
 /// What is wrong, and the command that mends it; with its store where that has to be named.
 pub(crate) fn reason(name: &VolumeName, unsent: Option<&AtRisk>, store: Option<&str>) -> String {
     let store = store.map_or_else(String::new, |store| format!(" --store {store}"));
-    let what = match unsent {
-        Some(unsent) if unsent.is_nothing() => {
-            return format!(
-                "no acknowledged write is in its journal alone, but the store could not be told that it was closed: \
-                 `weir volume flush {name}{store}` does that"
-            );
-        }
+    if unsent.is_some_and(AtRisk::is_nothing) {
+        return format!(
+            "no acknowledged write is in its journal alone, but the store could not be told that it was closed: \
+             `weir volume flush {name}{store}` does that"
+        );
+    }
+    let what = held(unsent);
+    format!(
+        "{what}: `weir volume flush {name}{store}` takes them to the store, or says what can be done where another \
+         host went on with the volume or deleted it"
+    )
+}
+
+/// The same of one whose name another volume has that is served: commands with the name mean that one.
+fn reason_beside(name: &VolumeName, unsent: Option<&AtRisk>) -> String {
+    let what = match unsent.is_some_and(AtRisk::is_nothing) {
+        true => "no acknowledged write is in its journal alone".to_owned(),
+        false => held(unsent),
+    };
+    format!(
+        "{what}, and another volume is served under its name: bring the store back as it was if it was set back; where \
+         the volume was deleted elsewhere, `weir volume delete {name} --discard-journal` removes that journal alone"
+    )
+}
+
+/// What the journal may hold.
+fn held(unsent: Option<&AtRisk>) -> String {
+    match unsent {
         Some(unsent) => {
             let age = unsent.oldest_age_ms.map(|age| age / 1000);
             let more = if unsent.age_is_least { " or more" } else { "" };
@@ -132,11 +159,7 @@ pub(crate) fn reason(name: &VolumeName, unsent: Option<&AtRisk>, store: Option<&
         None => {
             "its journal was not closed, and may have the only copy of acknowledged writes".into()
         }
-    };
-    format!(
-        "{what}: `weir volume flush {name}{store}` takes them to the store, or says what can be done where another \
-         host went on with the volume or deleted it"
-    )
+    }
 }
 
 #[cfg(test)]

@@ -125,20 +125,11 @@ impl Service {
                 Ok(Ok(Err(error)) | Err(error)) => {
                     Some(format!("the store fails: {}", with_causes(&error)))
                 }
-                Ok(Ok(Ok(found))) => {
-                    let mut found = found.into_iter().filter(|wrong| self.concerns(wrong));
-                    found.next().map(|wrong| wrong.why)
-                }
+                Ok(Ok(Ok(found))) => first_that_counts(found, |name, id| {
+                    self.core.entry(name.as_str()).is_some_and(|entry| entry.id == id)
+                }),
             }
         })
-    }
-
-    /// Whether it is of a volume that is still served: it may have been detached or renamed since it was asked for.
-    fn concerns(&self, wrong: &Wrong) -> bool {
-        let is_served = |(name, id): &(VolumeName, VolumeId)| {
-            self.core.entry(name.as_str()).is_some_and(|entry| entry.id == *id)
-        };
-        wrong.of.as_ref().is_none_or(is_served)
     }
 
     /// What is wrong with the data directory, in words, if its disk does not take a file within `limit`, or the next
@@ -220,6 +211,16 @@ struct Wrong {
     /// The volume that it is about.
     of: Option<(VolumeName, VolumeId)>,
     why: String,
+}
+
+/// What is wrong with the first that is still served, or with no volume in particular: one may have been detached or
+/// renamed since it was asked for.
+fn first_that_counts(
+    found: Vec<Wrong>,
+    is_served: impl Fn(&VolumeName, VolumeId) -> bool,
+) -> Option<String> {
+    let counts = |wrong: &Wrong| wrong.of.as_ref().is_none_or(|(name, id)| is_served(name, *id));
+    found.into_iter().find(counts).map(|wrong| wrong.why)
 }
 
 async fn served_here(core: &Core, entries: Vec<Arc<Entry>>) -> Vec<ServedOne> {
@@ -340,5 +341,29 @@ async fn thread_that_hangs(core: &Core, question: Question, until: Instant) -> O
             return Some(hangs);
         }
         tokio::time::sleep(LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_served_any_more_hides_nothing_of_what_is() {
+        let (gone, here) = (VolumeId([1; 16]), VolumeId([2; 16]));
+        let name = |text: &str| VolumeName::new(text).unwrap();
+        let of = |text: &str, id| {
+            let (of, why) = (Some((name(text), id)), text.to_owned());
+            Wrong { of, why }
+        };
+        let is_served = |of: &VolumeName, id| *of == name("served") && id == here;
+        let found = |found| first_that_counts(found, is_served);
+        assert_eq!(
+            found(vec![of("detached", gone), of("served", here)]).as_deref(),
+            Some("served")
+        );
+        assert_eq!(found(vec![of("served", gone)]), None, "another one has its name");
+        let none = Wrong { of: None, why: "store".to_owned() };
+        assert_eq!(found(vec![of("detached", gone), none]).as_deref(), Some("store"));
     }
 }

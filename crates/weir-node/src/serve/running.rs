@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
-use weir_device::mutant;
+use weir_device::{VolumeId, mutant};
 use weir_log::catalog::VolumeName;
 
 use crate::error::NodeError;
@@ -49,6 +49,7 @@ impl Running {
 /// A volume that a detach or the end of the process closes.
 #[derive(Debug)]
 pub(crate) struct BeingClosed {
+    pub(crate) id: VolumeId,
     /// For a stop in the middle of a detach, which takes it.
     pub(crate) ended: Option<Ended>,
     /// What is still to go.

@@ -1,6 +1,7 @@
 //! Metrics as Prometheus reads them (OpenMetrics), put together anew for every scrape. The table is in
 //! `docs/operations/metrics.md`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
@@ -49,7 +50,7 @@ struct Scrape {
 
 /// The text of one scrape.
 pub(crate) async fn render(core: &Arc<Core>) -> String {
-    let (mut volumes, mut replicas) = (Vec::new(), Vec::new());
+    let (mut volumes, mut replicas, mut served) = (Vec::new(), Vec::new(), BTreeSet::new());
     let limits = core.limits();
     for entry in core.entries() {
         replicas.extend(entry.replica.as_ref().map(|r| (entry.name.to_string(), r.status())));
@@ -57,10 +58,10 @@ pub(crate) async fn render(core: &Arc<Core>) -> String {
         if let Ok(snapshot) = status::snapshot(core, &entry).await {
             let (health, _) = status::judge_layers(&snapshot, &limits);
             volumes.push((entry.name.to_string(), health, snapshot));
+            served.insert(entry.id);
         }
     }
-    let is_served = |name: &str| volumes.iter().any(|(served, ..)| served == name);
-    let mut kept = kept::beside(core, is_served).await;
+    let mut kept = kept::beside(core, &served).await;
     kept.retain(|one| !one.is_quiet);
     let scrape = Scrape {
         volumes,
@@ -633,6 +634,7 @@ mod tests {
         let unsent =
             AtRisk { bytes: 8192, blocks: 2, oldest_age_ms: Some(61_500), age_is_least: false };
         Kept {
+            id: weir_device::VolumeId([7; 16]),
             name: "detached".to_owned(),
             unsent: Some(unsent),
             reason: String::new(),

@@ -6,6 +6,7 @@ pub(crate) mod metrics;
 mod png;
 pub(crate) mod watch;
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -364,15 +365,15 @@ fn not_served(core: &Core, kept: &[Kept]) -> Vec<NotServed> {
 
 /// The status of the process.
 pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
-    let mut volumes = Vec::new();
+    let (mut volumes, mut served) = (Vec::new(), BTreeSet::new());
     for entry in core.entries() {
         // A volume that is being closed is left out.
         if let Ok(volume) = of_volume(core, &entry).await {
             volumes.push(volume);
+            served.insert(entry.id);
         }
     }
-    let is_served = |name: &str| volumes.iter().any(|volume| volume.name == name);
-    let kept = kept::beside(core, is_served).await;
+    let kept = kept::beside(core, &served).await;
     let loud: Vec<Kept> = kept.iter().filter(|kept| !kept.is_quiet).cloned().collect();
     let (told, not_served) = (not_served(core, &loud), not_served(core, &kept));
     let mut reasons: Vec<String> = volumes

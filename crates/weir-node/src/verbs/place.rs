@@ -160,9 +160,11 @@ impl Place {
         let look = async {
             let (context, home, name) = (&self.context, &self.home, self.name()?);
             let store = home.open_store(context, Access::Read).await?;
-            let Some(id) = opened::noted_as(home, &store, &name)? else { return Ok(()) };
             known_stores::check_not_lost(context, home, &store, &name).await?;
-            deletion::refuse_left(context, home, &store, (id, &name)).await
+            for id in opened::noted_as(home, &store, &name)? {
+                deletion::refuse_left(context, home, &store, id).await?;
+            }
+            Ok(())
         };
         match look.await {
             Err(known @ (NodeError::NameLost { .. } | NodeError::DeletedElsewhere { .. })) => known,
@@ -231,9 +233,12 @@ pub struct Served {
 impl Served {
     /// The stack over its log volume. For a volume in memory it is an error, of which `reason` is a part.
     pub(crate) fn log(&self, reason: &'static str) -> Result<Rc<Stack>, NodeError> {
-        let stack = &self.hosted.stack;
-        let in_memory = || NodeError::InMemory { name: self.hosted.name.to_string(), reason };
-        stack.is_log().then(|| Rc::clone(stack)).ok_or_else(in_memory)
+        let (stack, name) = (&self.hosted.stack, self.hosted.name.to_string());
+        match (stack.is_log(), stack.view()) {
+            (true, _) => Ok(Rc::clone(stack)),
+            (false, Some(_)) => Err(LogError::Replica { name }.into()),
+            (false, None) => Err(NodeError::InMemory { name, reason }),
+        }
     }
 }
 

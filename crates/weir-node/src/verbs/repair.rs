@@ -17,7 +17,7 @@ use crate::serve::events::EventKind;
 const KEYS_AT_A_TIME: usize = 500;
 
 const VIEWED: &str = "it is served read-only: what is damaged is given up where the volume is written, and a replica \
-                      gets it from there";
+                      gets it with the next checkpoint that is published and sent";
 
 /// Give up what cannot be read of objects that a check named, and delete those of them that nobody needs. Clients go on
 /// meanwhile

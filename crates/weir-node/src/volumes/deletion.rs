@@ -100,23 +100,23 @@ pub(crate) async fn check_discards(
     Err(NodeError::NothingToDiscard { name: name.to_string(), removed, why })
 }
 
-/// Refuses where the volume of this journal here was deleted under this name.
+/// Refuses where the volume of this journal here was deleted. The error has the name that it had then, under which the
+/// journal is given up.
 pub(crate) async fn refuse_left(
     context: &ShardContext,
     home: &Home,
     store: &Store,
-    (id, name): (VolumeId, &VolumeName),
+    id: VolumeId,
 ) -> Result<(), NodeError> {
-    let deleted = catalog::deleted_name(store, &context.env, id).await?;
-    match deleted.as_deref() == Some(name.as_str()) {
-        true => Err(deleted_elsewhere(home, id, name)),
-        false => Ok(()),
+    match catalog::deleted_name(store, &context.env, id).await? {
+        Some(name) => Err(deleted_elsewhere(home, id, name)),
+        None => Ok(()),
     }
 }
 
-fn deleted_elsewhere(home: &Home, id: VolumeId, name: &VolumeName) -> NodeError {
+fn deleted_elsewhere(home: &Home, id: VolumeId, name: String) -> NodeError {
     let journal = home.data.volume(id).join(JOURNAL_FILE).display().to_string();
-    NodeError::DeletedElsewhere { name: name.to_string(), journal }
+    NodeError::DeletedElsewhere { name, journal }
 }
 
 /// Removes the journals here of volumes of this name that were deleted elsewhere; how many. Nothing can be made of them
@@ -144,7 +144,7 @@ async fn remove_left(
             continue;
         }
         if !discard_journal {
-            return Err(deleted_elsewhere(home, id, name));
+            return Err(deleted_elsewhere(home, id, name.to_string()));
         }
         let _lock = lock(&directory, name).await?;
         let files = directory.list().await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use weir_device::{ErrorKind, LocalBoxFuture, VolumeId, with_causes};
+use weir_device::{ErrorKind, LocalBoxFuture, VolumeId, mutant, with_causes};
 use weir_log::LogError;
 use weir_log::catalog::{self, VolumeName};
 use weir_log::replica::{ReplicaStatus, ReplicateArgs, Replicator};
@@ -13,7 +13,7 @@ use weir_store::{Access, Store, StoreOptions};
 
 use crate::api::types::Limits;
 use crate::error::NodeError;
-use crate::home::{Home, limits};
+use crate::home::{Home, known_stores, limits};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
 
@@ -91,7 +91,7 @@ fn is_final(error: &NodeError) -> bool {
             ) || matches!(error, LogError::Deleted { .. })
         }
         NodeError::Store(error) => error.is_hopeless(),
-        NodeError::ReplicaInUse { .. } => false,
+        NodeError::ReplicaInUse { .. } | NodeError::StoreGone { .. } => false,
         _ => true,
     }
 }
@@ -144,14 +144,20 @@ async fn begin(
         encrypt: home.encrypt,
     };
     let target = there.open_or_make_store(context).await?;
+    known_stores::check_not_emptied(context, &there, &target).await?;
     limits::apply(&target, &replication.limits)?;
     let args = args(context, home, (source, target), (replication, volume), progress)?;
-    Replicator::begin(args).await.map_err(|error| match error {
+    let replicator = Replicator::begin(args).await.map_err(|error| match error {
         LogError::InUse { node, lease_s, .. } => {
             NodeError::ReplicaInUse { name: replication.name.to_string(), node, lease_s }
         }
         error => error.into(),
-    })
+    })?;
+    // Where its file system is not mounted the next time, no other replica is begun below the mount point.
+    if !mutant("replica_store_not_noted") {
+        known_stores::note(&there)?;
+    }
+    Ok(replicator)
 }
 
 fn args(
@@ -192,6 +198,7 @@ async fn follow(
     let mut pause = PAUSE_MIN;
     loop {
         let due = moved_at.is_none_or(|at| at.elapsed() >= replication.age);
+        let target = replicator.as_ref().map(|replicator| replicator.target().clone());
         let step = async {
             let replicator = match replicator {
                 Some(replicator) => replicator,
@@ -203,7 +210,8 @@ async fn follow(
             }
             Ok::<_, NodeError>(false)
         };
-        match step.await {
+        let ended = watched(Box::pin(step), target.as_ref(), progress).await;
+        match ended {
             Ok(moved) => {
                 pause = PAUSE_MIN;
                 if moved {
@@ -222,6 +230,25 @@ async fn follow(
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);
             }
+        }
+    }
+}
+
+/// Waits for the end of a step. What is asked of a store is tried again for minutes before it counts as failed; that
+/// the replica's store takes nothing is said from the beginning on, also where a step needs nothing of it.
+async fn watched<T>(
+    mut step: impl Future<Output = T> + Unpin,
+    target: Option<&Store>,
+    progress: &watch::Sender<ReplicationProgress>,
+) -> T {
+    loop {
+        let ended = tokio::time::timeout(LOOK_INTERVAL, &mut step).await;
+        let error = target.and_then(Store::put_error).filter(|_| !mutant("replica_waits_unsaid"));
+        if let Some(error) = error {
+            progress.send_modify(|progress| progress.trouble = Some(with_causes(&error)));
+        }
+        if let Ok(ended) = ended {
+            return ended;
         }
     }
 }

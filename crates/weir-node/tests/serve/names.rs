@@ -263,3 +263,27 @@ fn a_name_that_the_settings_take_from_a_file_is_free_once_that_is_detached() {
     });
     place.node.shut_down();
 }
+
+/// The journal of a volume that was deleted elsewhere, or lost by the store, is seen beside the one of its name.
+#[test]
+fn a_journal_is_seen_though_another_volume_has_its_name() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        let own = &place.status().await.volumes[0].id;
+        assert_eq!(place.status().await.health, Health::Ok);
+        let volumes = place.directory.path().join("data/volumes");
+        let noted = std::fs::read_to_string(volumes.join(own).join("opened-as")).expect("noted");
+        let left = volumes.join("07".repeat(16));
+        std::fs::create_dir(&left).expect("created");
+        std::fs::write(left.join("opened-as"), noted).expect("written");
+        let status = place.status().await;
+        assert_eq!(status.health, Health::Degraded);
+        let [left] = &status.not_served[..] else { panic!("{status:?}") };
+        assert!(left.name == "one" && left.reason.contains("may have the only copy"), "{left:?}");
+        assert!(left.reason.contains("another volume is served under its name"), "{left:?}");
+        assert!(place.metrics().await.contains("\nweir_volumes_not_served 1"));
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+}

@@ -245,6 +245,16 @@ fn what_is_pressed_gets_more() {
     assert!(upload > 3 * copy && copy > 0, "{upload} and {copy}");
 }
 
+#[test]
+fn a_calm_asker_does_not_hide_a_pressed_one_of_its_class() {
+    let mut control = Control::default();
+    let now = Duration::from_secs(100);
+    control.on_begin(now, 4096);
+    control.ask(now, Class::Upload, 4096, 0.9);
+    control.ask(now, Class::Upload, 4096, 0.0);
+    assert_eq!(control.window.asked[Class::Upload.index()], Some(0.9));
+}
+
 /// A client that asks a few times a second is regulated too: what it felt counts once there is enough of it.
 #[test]
 fn few_requests_count_together() {

@@ -15,8 +15,11 @@ fn a_volume_whose_name_the_store_lost_is_not_made_anew() {
     place.ok(&["volume", "create", "other", "--size", "1M"]);
     serve_and_kill(&place, &["demo", "--size", "1M"]);
     std::fs::remove_dir_all(place.path().join("data/store/names/demo")).unwrap();
-    for made in [&["up", "demo"][..], &["volume", "create", "demo"]] {
-        let errors = place.fails(1, &[made, &["--size", "1M"]].concat());
+    for made in [
+        &["up", "demo", "--size", "1M", "--", "true"][..],
+        &["volume", "create", "demo", "--size", "1M"],
+    ] {
+        let errors = place.fails(1, made);
         assert!(errors.contains("the store lost its name, or was set back"), "{errors}");
     }
     place.ok(&["snapshot", "create", "other@cut"]);
@@ -71,4 +74,45 @@ fn the_journal_of_a_deleted_volume_is_given_up_and_not_the_new_volume_of_its_nam
     let errors = place.fails(1, &["volume", "flush", "other", "--store", &store]);
     assert!(errors.contains("was deleted elsewhere; its journal in this data"), "{errors}");
     assert!(errors.contains("`weir volume delete other --discard-journal`"), "{errors}");
+}
+
+#[test]
+fn what_was_renamed_and_deleted_elsewhere_is_given_up_under_its_last_name() {
+    let (place, elsewhere) = (Place::new(), Place::new());
+    let store = format!("file://{}", elsewhere.path().join("store").display());
+    serve_and_kill(&place, &["demo", "--size", "1M", "--store", &store, "--lease", "3"]);
+    elsewhere.ok(&["up", "demo", "--take-over", "--store", &store, "--", "true"]);
+    elsewhere.ok(&["volume", "rename", "demo", "moved", "--store", &store]);
+    elsewhere.ok(&["volume", "delete", "moved", "--take-over", "--yes", "--store", &store]);
+    let errors = place.fails(1, &["volume", "flush", "demo", "--store", &store]);
+    assert!(errors.contains("\"moved\" was deleted elsewhere"), "{errors}");
+    place.ok(&["volume", "delete", "moved", "--discard-journal", "--yes", "--store", &store]);
+}
+
+/// An earlier volume of the name was deleted: what that left in the store says nothing of the one that is missing.
+#[test]
+fn a_name_that_was_used_before_is_not_taken_from_a_lost_volume() {
+    let place = Place::new();
+    place.ok(&["volume", "create", "other", "--size", "1M"]);
+    place.ok(&["volume", "create", "demo", "--size", "1M"]);
+    place.ok(&["volume", "delete", "demo", "--yes"]);
+    let path = |name: &str| place.path().join(name);
+    let (store, backup) = (path("data/store"), path("backup"));
+    let copy = |from: &Path, to: &Path| {
+        let copied = Command::new("cp").arg("-a").args([from, to]).status();
+        assert!(copied.unwrap().success());
+    };
+    copy(&store, &backup);
+    serve_and_kill(&place, &["demo", "--size", "1M"]);
+    std::fs::remove_dir_all(&store).unwrap();
+    copy(&backup, &store);
+    for made in [
+        &["up", "demo", "--size", "1M", "--", "true"][..],
+        &["volume", "create", "demo", "--size", "1M"],
+        &["volume", "rename", "other", "demo"],
+        &["volume", "flush", "demo"],
+    ] {
+        let errors = place.fails(1, made);
+        assert!(errors.contains("the store lost its name, or was set back"), "{made:?}: {errors}");
+    }
 }

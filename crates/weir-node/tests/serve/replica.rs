@@ -1,0 +1,83 @@
+//! A replica that is kept of a served volume, whose store goes away.
+
+use weir_node::ReplicateTo;
+use weir_node::api::types::ServedVolume;
+
+use super::*;
+
+/// How long the status of a process is waited for.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+impl Place {
+    /// Serves the volume with a replica in a directory of that name.
+    async fn serve_replicated(&self, directory: &str) -> Service {
+        let mut options = self.options(VolumeOptions::default());
+        let VolumeSet::Listed(volumes) = &mut options.volumes else { unreachable!() };
+        let store_url = format!("file://{}", self.directory.path().join(directory).display());
+        volumes[0].replica = Some(ReplicateTo { store_url, age: Duration::from_secs(1) });
+        self.node.serve(options).await.expect("the volume opens")
+    }
+
+    /// Waits until the status of the volume is as `wanted` says.
+    async fn wait_for(&self, what: &str, wanted: impl Fn(&ServedVolume) -> bool) -> ServedVolume {
+        let patience = Instant::now() + PATIENCE;
+        loop {
+            let volume = self.status().await.volumes.remove(0);
+            if wanted(&volume) {
+                return volume;
+            }
+            assert!(Instant::now() < patience, "{what}: {volume:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn take(&self, snapshot: &str) {
+        let snapshot = snapshot.to_owned();
+        self.call("one", ChangeSnapshots { action: SnapshotAction::Take, snapshot }).await;
+    }
+}
+
+fn trouble(volume: &ServedVolume) -> Option<&String> {
+    volume.replica.as_ref().and_then(|replica| replica.trouble.as_ref())
+}
+
+/// What is asked of a store is tried again for minutes: the status does not wait for that. Where the store is not there
+/// at the next start either, no other one is begun in its place.
+#[test]
+fn a_replica_whose_store_is_away_is_trouble_and_is_made_nowhere_else() {
+    let place = Place::new();
+    let path = |name: &str| place.directory.path().join(name);
+    run(async {
+        let service = place.serve_replicated("replica").await;
+        place.client("one").ask((1, 0, 4096), &[7; 4096]);
+        place.take("first").await;
+        let is_kept = |volume: &ServedVolume| {
+            volume.replica.as_ref().is_some_and(|replica| replica.as_of.is_some())
+        };
+        place.wait_for("it is kept", is_kept).await;
+        std::fs::rename(path("replica"), path("away")).expect("renamed");
+        place.client("one").ask((1, 0, 4096), &[8; 4096]);
+        place.take("second").await;
+        let waits = place.wait_for("it waits", |volume| trouble(volume).is_some()).await;
+        assert_eq!(waits.health, Health::Degraded);
+        assert!(waits.reasons.iter().any(|why| why.contains("the replica waits")), "{waits:?}");
+        service.stop(Closing::ToStore).await.expect("the volume's own store is there");
+
+        let service = place.serve_replicated("replica").await;
+        let waits = place.wait_for("it waits", |volume| trouble(volume).is_some()).await;
+        assert!(trouble(&waits).is_some_and(|why| why.contains("is not there")), "{waits:?}");
+        assert!(!path("replica").exists(), "nothing was made there");
+        // A mount point without its file system.
+        std::fs::create_dir(path("replica")).expect("created");
+        let is_empty = |volume: &ServedVolume| {
+            trouble(volume).is_some_and(|why| why.contains("has no volumes"))
+        };
+        place.wait_for("it waits", is_empty).await;
+        std::fs::remove_dir_all(path("replica")).expect("removed");
+        std::fs::rename(path("away"), path("replica")).expect("renamed");
+        let again = place.wait_for("it goes on", |volume| trouble(volume).is_none()).await;
+        assert_eq!(again.health, Health::Ok);
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+}
