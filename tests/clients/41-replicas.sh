@@ -64,14 +64,14 @@ reads() {
         ! grep -E "rror|failed" "$work/io"
 }
 check "served read-only, it shows the bytes" elsewhere reads
-view() { # COMMAND...: while the replica is served read-only
-    "$weir" up demo --read-only --store "$there" -- "$weir" "$@" --store "$there" >"$work/view" 2>&1
+view() { # STORE COMMAND...: while the replica there is served read-only
+    "$weir" up demo --read-only --store "$1" -- "$weir" "${@:2}" --store "$1" >"$work/view" 2>&1
 }
-check "served read-only, it has nothing to repair" elsewhere view volume repair demo --yes
+check "served read-only, it has nothing to repair" elsewhere view "$there" volume repair demo --yes
 cp -r "$work/there" "$work/hurt"
 find "$work/hurt" -type f -path "*/log/*" -print0 | xargs -0 truncate -s 600
 mends_nothing() {
-    ! "$weir" up demo --read-only --store "file://$work/hurt" -- "$weir" volume repair demo --yes --store "file://$work/hurt" >"$work/view" 2>&1 &&
+    ! view "file://$work/hurt" volume repair demo --yes &&
         grep -q "it is served read-only" "$work/view" || { cat "$work/view"; return 1; }
 }
 check "one that is damaged and served says that nothing is mended there" elsewhere mends_nothing

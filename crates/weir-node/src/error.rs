@@ -128,7 +128,7 @@ pub enum NodeError {
         /// The file that says which stores were used.
         record: String,
     },
-    /// A volume that is to be created, of whose name there is a journal, and that its store never had.
+    /// A volume that is to be created, of whose name there is a journal, and that its store lacks.
     #[error(
         "the store {store} has no volume \"{name}\", and yet there is a journal of one in this data directory, \
          {journal}, which was not closed with everything in that store: the store lost its name, or was set back"

@@ -464,6 +464,21 @@ fn decode_map(
     Ok(())
 }
 
+/// The objects of a stream that the store has after a sequence, whatever their epochs.
+pub(crate) async fn objects_after(
+    store: &Store,
+    env: &Env,
+    (stream, seq): (VolumeId, ObjectSeq),
+    policy: &RetryPolicy,
+) -> Result<BTreeSet<ObjectId>, StoreError> {
+    let mut random = || env.random.next_u64();
+    let prefix = ObjectId::prefix(stream);
+    let after = ObjectId { stream, seq, epoch: Epoch(u64::MAX) }.key();
+    let list = || store.list(&prefix, Some(&after));
+    let listed = store.retry(policy, &mut random, None, list).await?;
+    Ok(listed.iter().filter_map(|found| ObjectId::parse_key(&found.key)).collect())
+}
+
 /// Rolls forward over the objects after the checkpoint, to the end of the gap-free run of objects that belong to the
 /// epoch owning their sequence. What lies beyond is void.
 pub(crate) async fn roll_forward(
@@ -474,15 +489,8 @@ pub(crate) async fn roll_forward(
     loaded: &mut Loaded,
     limits: &MapLimits,
 ) -> Result<(), LogError> {
-    let policy = RetryPolicy::reads();
-    let mut random = || env.random.next_u64();
-    let prefix = ObjectId::prefix(volume);
-    let last_known = ObjectId { stream: volume, seq: loaded.committed_seq, epoch: Epoch(u64::MAX) };
-    let after = last_known.key();
-    let list = || store.list(&prefix, Some(&after));
-    let listed = store.retry(&policy, &mut random, None, list).await?;
-    let mut there: BTreeSet<ObjectId> =
-        listed.iter().filter_map(|l| ObjectId::parse_key(&l.key)).collect();
+    let mut there =
+        objects_after(store, env, (volume, loaded.committed_seq), &RetryPolicy::reads()).await?;
     let mut run = Vec::new();
     let mut seq = loaded.committed_seq.next();
     loop {

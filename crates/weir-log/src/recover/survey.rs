@@ -10,8 +10,9 @@ use weir_store::{RetryPolicy, Store, StoreError};
 use crate::error::LogError;
 use crate::format::lease::LeaseRecord;
 use crate::format::manifest::{Holder, Manifest};
-use crate::ids::{ObjectId, ObjectSeq, WriteMark};
+use crate::ids::{ObjectSeq, WriteMark};
 use crate::limits::{DAMAGED_ATTEMPTS_MAX, LEASE_WITNESS_LOOKS_MAX, LEASE_WITNESS_READS_MAX};
+use crate::map::load::objects_after;
 use crate::own::chain;
 use crate::own::lease::read_record;
 use crate::random::splitmix;
@@ -70,13 +71,8 @@ async fn list(
 ) -> Result<BTreeSet<(u64, u64)>, LogError> {
     let stream = VolumeId(manifest.volume.0);
     let as_of = ObjectSeq(manifest.checkpoint.map_or(0, |checkpoint| checkpoint.as_of));
-    let prefix = ObjectId::prefix(stream);
-    let after = ObjectId { stream, seq: as_of, epoch: Epoch(u64::MAX) }.key();
-    let mut random = || env.random.next_u64();
-    let list = || store.list(&prefix, Some(&after));
-    let listed = store.retry(&RetryPolicy::reads(), &mut random, None, list).await?;
-    let objects = listed.iter().filter_map(|l| ObjectId::parse_key(&l.key));
-    Ok(objects.map(|id| (id.seq.0, id.epoch.0)).collect())
+    let objects = objects_after(store, env, (stream, as_of), &RetryPolicy::reads()).await?;
+    Ok(objects.into_iter().map(|id| (id.seq.0, id.epoch.0)).collect())
 }
 
 /// The newest renewal of the holder's node that saw an opening of this journal. Renewals of a process that began

@@ -10,12 +10,12 @@ use std::pin::pin;
 use std::rc::{Rc, Weak};
 
 use weir_device::{DeviceError, ErrorKind, Lease};
-use weir_journal::Epoch;
 use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::error::LogError;
 use crate::format::manifest::Takeover;
-use crate::ids::{ObjectId, ObjectSeq};
+use crate::ids::ObjectSeq;
+use crate::map::load::objects_after;
 use crate::own::lease::Run;
 use crate::volume::shared::Shared;
 
@@ -175,18 +175,10 @@ async fn check_not_set_back(shared: &Shared) -> Result<(), LogError> {
         let state = shared.state.borrow();
         (state.head.published.map_or(0, |root| root.as_of), state.writes.pipeline.committed().0)
     };
-    let first = ObjectSeq(checkpoint + 1);
-    let after = ObjectId { stream: shared.id, seq: first, epoch: Epoch(0) }.key();
-    let prefix = ObjectId::prefix(shared.id);
-    let mut random = || shared.env.random.next_u64();
-    let list = || shared.store.list(&prefix, Some(&after));
-    let listed = shared.store.retry(&RetryPolicy::forever(), &mut random, None, list).await?;
-    let there: BTreeSet<u64> = listed
-        .iter()
-        .filter_map(|found| ObjectId::parse_key(&found.key))
-        .map(|id| id.seq.0)
-        .collect();
-    let gone = (first.0..=committed).find(|seq| !there.contains(seq));
+    let after = (shared.id, ObjectSeq(checkpoint));
+    let listed = objects_after(&shared.store, &shared.env, after, &RetryPolicy::forever()).await?;
+    let there: BTreeSet<u64> = listed.iter().map(|id| id.seq.0).collect();
+    let gone = (checkpoint + 1..=committed).find(|seq| !there.contains(seq));
     let Some(gone) = gone.filter(|_| !weir_device::mutant("set_back_store_is_confirmed")) else {
         return Ok(());
     };

@@ -165,9 +165,11 @@ fn uploads_follow_writes_that_were_too_many_for_a_burst_until_clients_rest() {
         }
         // The client goes on, and finds uploads close behind it.
         sleep(Duration::from_secs(5)).await;
-        for _ in 0..500 {
+        for nth in 0..500 {
             assert_eq!(volume.status().upload_pressure, 1000);
-            assert!(percent() < 30, "{} %", percent());
+            // Over so long a time it rises above 20 % now and then.
+            let bound = if nth < 50 { 20 } else { 30 };
+            assert!(percent() < bound, "{} %", percent());
             sleep(Duration::from_millis(50)).await;
         }
         client.abort();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use weir_device::ErrorKind;
 use weir_log::format::object::{ObjectHeader, ObjectKind};
-use weir_log::{CheckReport, Closed, GIVEN_UP, GivenUp, LogVolume, ObjectId};
+use weir_log::{CheckReport, Closed, GIVEN_UP, GivenUp, LogVolume, ObjectId, RepairReport};
 
 use crate::support::{
     Host, SIZE, checked, expect_bytes, fill, name, newest_manifest, object_key, objects, obstacle,
@@ -543,6 +543,21 @@ async fn with_given_up(seed: u64) -> (Host, Rc<LogVolume>, Vec<u8>) {
     (host, volume, data)
 }
 
+/// Opens a volume on a host without a journal of it, where these objects are lost and a repair gives them up.
+async fn given_up_elsewhere(
+    host: &Host,
+    volume: Rc<LogVolume>,
+    lost: &[String],
+) -> (Rc<LogVolume>, RepairReport) {
+    volume.close().await.expect("closed");
+    drop(volume);
+    let (volume, _) = host.other(7).open().await;
+    lost.iter().for_each(|key| host.faults.hide(key));
+    let named: Vec<ObjectId> = lost.iter().filter_map(|key| ObjectId::parse_key(key)).collect();
+    let done = volume.repair(&named, GivenUp::Error, |_| {}).await.expect("repaired");
+    (volume, done)
+}
+
 /// Returns once this many writes more are acknowledged.
 async fn acknowledged(volume: &LogVolume, writes: u64) {
     let wanted = volume.status().acked_write + writes;
@@ -567,17 +582,12 @@ fn more_that_was_given_up_than_is_remembered_is_said_and_looked_for() {
             let new = objects(&host).await.into_iter().filter(|key| !before.contains(key));
             damaged.extend(new.filter(|_| block % 2 == 0));
         }
-        volume.close().await.expect("closed");
-        drop(volume);
-        let (volume, _) = host.other(7).open().await;
-        damaged.iter().for_each(|key| host.faults.hide(key));
-        let named: Vec<ObjectId> =
-            damaged.iter().filter_map(|key| ObjectId::parse_key(key)).collect();
-        let done = volume.repair(&named, GivenUp::Error, |_| {}).await.expect("repaired");
+        let (volume, done) = given_up_elsewhere(&host, volume, &damaged).await;
         assert_eq!((done.lost_ranges, done.lost_bytes), (lost, lost * 8192));
         let said = || volume.status().read_failure.unwrap_or_default();
         let first = "reads fail in the 8192 bytes at 0, and in more than 15 more ranges: ";
         assert!(said().starts_with(first), "{}", said());
+        // Asked once more, it has forgotten nothing.
         assert!(said().starts_with(first), "{}", said());
 
         let overwrite = async |from: u64, to: u64| {
@@ -686,13 +696,7 @@ fn what_is_lost_behind_very_many_parts_is_said_at_once() {
         }
         volume.flush_remote().await.expect("stored");
         let damaged = objects(&host).await;
-        volume.close().await.expect("closed");
-        drop(volume);
-        let (volume, _) = host.other(7).open().await;
-        damaged.iter().for_each(|key| host.faults.hide(key));
-        let named: Vec<ObjectId> =
-            damaged.iter().filter_map(|key| ObjectId::parse_key(key)).collect();
-        volume.repair(&named, GivenUp::Error, |_| {}).await.expect("repaired");
+        let (volume, _) = given_up_elsewhere(&host, volume, &damaged).await;
         for block in 0..4500 {
             match block % 2 {
                 0 => write(&volume, block * 128, &pattern(block, 128)).await.expect("written"),

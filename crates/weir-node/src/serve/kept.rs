@@ -58,8 +58,6 @@ async fn all(core: &Core) -> Vec<Kept> {
         return kept;
     }
     let own = core.store.as_ref().map_or("none", |store| store.url());
-    let names: BTreeSet<VolumeName> =
-        core.entries().iter().map(|entry| entry.name.clone()).collect();
     for Noted { id, name, store, unsent, is_held } in noted(core).await {
         // One that is held is being opened, or worked on by a verb, here or elsewhere: whoever has it speaks of it.
         let is_ours = core.is_noted_not_served(&name) || core.is_left(&name);
@@ -67,7 +65,7 @@ async fn all(core: &Core) -> Vec<Kept> {
             continue;
         }
         let store = store.filter(|store| store != own && *store != core.home.store_url);
-        let reason = match names.contains(&name) && store.is_none() {
+        let reason = match store.is_none() && core.entry(name.as_str()).is_some() {
             true => reason_beside(&name, unsent.as_ref()),
             false => reason(&name, unsent.as_ref(), store.as_deref()),
         };

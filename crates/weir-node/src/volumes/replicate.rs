@@ -210,8 +210,7 @@ async fn follow(
             }
             Ok::<_, NodeError>(false)
         };
-        let ended = watched(Box::pin(step), target.as_ref(), progress).await;
-        match ended {
+        match watched(Box::pin(step), target.as_ref(), progress).await {
             Ok(moved) => {
                 pause = PAUSE_MIN;
                 if moved {

@@ -576,8 +576,9 @@ mod tests {
         let start = "  background: uploads and copies at";
         let free = format!("{start} full speed: no client asks for anything\n");
         assert_eq!(said(None, false, classes()), Some(free));
-        let held = said(Some(120 << 20), false, classes()).unwrap();
-        assert!(held.starts_with(&format!("{start} up to 120.0 MiB/s, held back ")), "{held}");
+        let held =
+            "up to 120.0 MiB/s, held back for clients, but for what clients or commands wait for";
+        assert_eq!(said(Some(120 << 20), false, classes()), Some(format!("{start} {held}\n")));
         let drained = said(None, true, classes()).unwrap();
         assert!(drained.contains("until weir limits set --drain off"), "{drained}");
     }
