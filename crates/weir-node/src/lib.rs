@@ -50,7 +50,7 @@ pub use volumes::copy_record::{CopyRecord, CopyRecordError};
 pub use volumes::marks::Mark;
 pub use volumes::replicate::{Replication, ReplicationProgress, TARGET_VARIABLES};
 pub use volumes::salvage::{SalvageWish, Salvaged};
-pub use volumes::unserved::Unserved;
+pub use volumes::unserved::{Beside, Unserved};
 pub use weir_disk::EngineChoice;
 pub use weir_log::LeaseSettings;
 pub use weir_stack::LimitSettings;

@@ -135,6 +135,11 @@ impl Place {
         }
     }
 
+    /// The note of a volume in the data directory that it was opened.
+    fn note_of(&self, id: &str) -> PathBuf {
+        self.directory.path().join("data/volumes").join(id).join("opened-as")
+    }
+
     /// What the process says of itself.
     async fn status(&self) -> NodeStatus {
         let processes = self.node.processes(self.home.clone()).await.expect("found");

@@ -217,9 +217,9 @@ pub async fn find(store: &Store, env: &Env, name: &VolumeName) -> Result<VolumeI
     }
 }
 
-/// Whether the store lost a volume that was open out of it under this name: it has no manifest of it, nor a record of
-/// its deletion, or nothing under its name. The name alone does not tell: another volume may have been deleted under
-/// it.
+/// Whether the store lost a volume that was open out of it under this name: nothing at all stands under the name, or
+/// there is no manifest of this volume, which a deletion leaves. The name alone does not tell: another volume may have
+/// been deleted under it.
 ///
 /// # Errors
 /// What the store says.

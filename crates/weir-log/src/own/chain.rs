@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
 use weir_store::{Put, RetryPolicy, Store, StoreError};
 
 use crate::limits::DAMAGED_ATTEMPTS_MAX;
@@ -57,13 +58,47 @@ pub(crate) async fn numbers(store: &Store, prefix: &str) -> Result<Vec<u64>, Sto
     Ok(numbers)
 }
 
+/// What shows that the store lost something that a version stands on, if it did.
+pub(crate) type Lost<'a> = &'a dyn Fn() -> LocalBoxFuture<'a, Result<Option<String>, StoreError>>;
+
+/// For a version that stands on the one before it alone.
+pub(crate) fn nothing_lost() -> LocalBoxFuture<'static, Result<Option<String>, StoreError>> {
+    Box::pin(std::future::ready(Ok(None)))
+}
+
 /// What differs from chain to chain in [`create`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CreateRules {
+#[derive(Clone, Copy)]
+pub(crate) struct CreateRules<'a> {
+    /// Asked before each attempt: the store may have been set back while it was away.
+    pub(crate) lost: Lost<'a>,
     /// Whether bytes are a version as its writer wrote it: only such a one proves another writer.
     pub(crate) is_whole: fn(&[u8]) -> bool,
     /// A deliberate bug: believe the reply, do not list.
     pub(crate) without_list: bool,
+}
+
+/// Creates a version, or says what shows that something is lost that it stands on. One attempt.
+async fn put_unless_lost(
+    store: &Store,
+    key: &str,
+    body: &Bytes,
+    lost: Lost<'_>,
+) -> Result<Result<Put, String>, StoreError> {
+    match lost().await? {
+        Some(evidence) => Ok(Err(evidence)),
+        None => store.put_create(key, vec![body.clone()]).await.map(Ok),
+    }
+}
+
+/// Why version `number` was not created, where something is missing that it stands on: another writer deletes what its
+/// own versions do not need.
+fn refused_or_lost(key: &str, number: u64, listed: &[u64], evidence: String) -> Created {
+    match listed.last().filter(|_| !weir_device::mutant("takeover_called_set_back")) {
+        Some(seen) if *seen >= number => {
+            Created::Refused(format!("{key} is not the newest: {seen} is there"))
+        }
+        _ => Created::Lost(evidence),
+    }
 }
 
 /// Creates version `number` with `body`, which no other writer has, and finds out whether it counts.
@@ -77,14 +112,19 @@ pub(crate) async fn create(
     prefix: &str,
     number: u64,
     body: &Bytes,
-    rules: CreateRules,
+    rules: CreateRules<'_>,
 ) -> Result<Created, StoreError> {
     let key = key(prefix, number);
     let (mut damaged, mut pause) = (0, policy.first_delay);
     loop {
-        let put = || store.put_create(&key, vec![body.clone()]);
-        if store.retry(policy, random, None, put).await? == Put::Created {
-            break;
+        let put = || put_unless_lost(store, &key, body, rules.lost);
+        match store.retry(policy, random, None, put).await? {
+            Ok(Put::Created) => break,
+            Ok(_) => {}
+            Err(evidence) => {
+                let listed = store.retry(policy, random, None, || numbers(store, prefix)).await?;
+                return Ok(refused_or_lost(&key, number, &listed, evidence));
+            }
         }
         // Perhaps our own, from an attempt whose reply was lost. Gone means that others are far ahead: the listing
         // below shows them.
@@ -237,7 +277,8 @@ mod tests {
             tokio::time::sleep(damaged_for).await;
             faults.heal(&key("p/", 2));
         };
-        let rules = CreateRules { is_whole: |bytes| bytes != b"uwo", without_list: false };
+        let (lost, is_whole): (_, fn(&[u8]) -> bool) = (&nothing_lost, |bytes| bytes != b"uwo");
+        let rules = CreateRules { lost, is_whole, without_list: false };
         let (policy, body) = (RetryPolicy::forever(), Bytes::from_static(b"two"));
         let mut random = || 0;
         let created = create(&store, &policy, &mut random, "p/", 2, &body, rules);

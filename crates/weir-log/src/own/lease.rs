@@ -112,6 +112,8 @@ struct Inner {
 
 struct Known {
     identity: LeaseIdentity,
+    /// Number of the newest renewal of this node that counted.
+    newest: u64,
     renewals: u64,
     missed: u64,
     note: Option<String>,
@@ -171,6 +173,7 @@ impl NodeLease {
         let identity = LeaseIdentity { node: HexId(node), incarnation: HexId([0; 16]) };
         let known = Known {
             identity,
+            newest: 0,
             renewals: 0,
             missed: 0,
             note: None,
@@ -298,6 +301,22 @@ impl LeaseHold {
     /// Hears of every renewal and every miss after this call.
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.lease.inner.changed.notified()
+    }
+
+    /// Whether `store`, which the lease is kept in, has the newest renewal of it, and `node` is its name: a store that
+    /// was set back has lost it, and the node takes another name once it notices. One attempt.
+    pub(crate) async fn is_in(&self, store: &Store, node: HexId) -> Result<bool, StoreError> {
+        let (ours, newest) = {
+            let known = self.lease.inner.known();
+            (known.identity.node, known.newest)
+        };
+        if ours != node {
+            return Ok(false);
+        }
+        let prefix = LeaseRecord::prefix(node);
+        let before = chain::key(&prefix, newest.saturating_sub(1));
+        let listed = store.list(&prefix, Some(&before)).await?;
+        Ok(listed.iter().any(|found| chain::parse_key(&found.key) == Some(newest)))
     }
 
     /// What would be lost with this node's disk; others see it with the next renewal.
@@ -472,12 +491,13 @@ impl Renewer {
         let body = Bytes::from(record.encode());
         let is_whole = |bytes: &[u8]| read_whole(bytes, LeaseRecord::is_intact).is_some();
         let without_list = weir_device::mutant("renew_without_list");
-        let rules = CreateRules { is_whole, without_list };
+        let rules = CreateRules { lost: &chain::nothing_lost, is_whole, without_list };
         let (store, number) = (&self.store, record.number);
         let created = chain::create(store, &policy, &mut random, &prefix, number, &body, rules);
         let (evidence, what) = match created.await? {
             Created::Counts(listed) => {
                 self.newest = Some(number);
+                self.inner.known().newest = number;
                 return Ok(Some(listed));
             }
             Created::Refused(evidence) => (

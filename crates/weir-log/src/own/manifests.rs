@@ -14,7 +14,7 @@ use weir_store::{RetryPolicy, Store, StoreError};
 use crate::error::LogError;
 use crate::format::json::{format_of, read_whole};
 use crate::format::manifest::{HexId, MANIFEST_FORMAT, Manifest};
-use crate::own::chain::{self, CreateRules, Created, Pruner, Retention};
+use crate::own::chain::{self, CreateRules, Created, Lost, Pruner, Retention};
 
 /// Reads a record. What does not decode is read again: it may have been damaged on its way only.
 pub(crate) async fn read_undamaged<T, F>(mut once: impl FnMut() -> F) -> Result<T, LogError>
@@ -137,6 +137,8 @@ pub(crate) struct ManifestWriter {
     /// Which version that is, for who does not have the writer.
     newest: Rc<Cell<ManifestSeen>>,
     fenced: bool,
+    /// What showed that the store was set back, if it did.
+    set_back: Option<String>,
     retention: Retention,
     pruner: Pruner,
     prunable: Vec<u64>,
@@ -152,7 +154,17 @@ impl ManifestWriter {
     ) -> Self {
         let pruner = Pruner::default();
         let (newest, prunable) = (Rc::new(Cell::new(current.seen())), Vec::new());
-        Self { store, volume, current, newest, fenced: false, retention, pruner, prunable }
+        Self {
+            store,
+            volume,
+            current,
+            newest,
+            fenced: false,
+            set_back: None,
+            retention,
+            pruner,
+            prunable,
+        }
     }
 
     /// The newest version published or read by this writer.
@@ -170,6 +182,13 @@ impl ManifestWriter {
         LogError::Fenced { volume: self.volume, ours: self.current.newest_epoch(), evidence }
     }
 
+    fn set_back(&mut self, evidence: String) -> LogError {
+        self.set_back = Some(evidence.clone());
+        let (volume, ours) = (self.volume, self.current.newest_epoch());
+        let store = self.store.url().to_owned();
+        LogError::StoreSetBack { volume, ours, store, evidence }
+    }
+
     /// Publishes the current version as changed by `change`, retrying the store as `policy` says.
     ///
     /// # Errors
@@ -181,18 +200,36 @@ impl ManifestWriter {
         policy: &RetryPolicy,
         change: impl FnOnce(&mut Manifest),
     ) -> Result<(), LogError> {
+        self.publish_unless(&chain::nothing_lost, env, policy, change).await
+    }
+
+    /// [`Self::publish`], unless the store lost something that the version stands on.
+    ///
+    /// # Errors
+    /// As there; [`LogError::StoreSetBack`] if it did, and nobody else writes the volume.
+    pub(crate) async fn publish_unless(
+        &mut self,
+        lost: Lost<'_>,
+        env: &Env,
+        policy: &RetryPolicy,
+        change: impl FnOnce(&mut Manifest),
+    ) -> Result<(), LogError> {
         let mut next = self.current.clone();
         change(&mut next);
-        Box::pin(self.publish_next(env, policy, next)).await
+        Box::pin(self.publish_next(lost, env, policy, next)).await
     }
 
     /// Publishes `next`. Apart from [`Self::publish`], so that it is compiled once and not per change.
     async fn publish_next(
         &mut self,
+        lost: Lost<'_>,
         env: &Env,
         policy: &RetryPolicy,
         mut next: Manifest,
     ) -> Result<(), LogError> {
+        if let Some(evidence) = self.set_back.clone() {
+            return Err(self.set_back(evidence));
+        }
         if self.fenced {
             return Err(self.fence("seen earlier".into()));
         }
@@ -207,17 +244,12 @@ impl ManifestWriter {
         let mut random = || env.random.next_u64();
         let is_whole = |bytes: &[u8]| read_whole(bytes, Manifest::is_intact).is_some();
         let without_list = weir_device::mutant("create_without_list");
-        let rules = CreateRules { is_whole, without_list };
+        let rules = CreateRules { lost, is_whole, without_list };
         let (store, number) = (&self.store, next.number);
         let created = chain::create(store, policy, &mut random, &prefix, number, &body, rules);
         match created.await? {
             Created::Refused(evidence) => Err(self.fence(evidence)),
-            Created::Lost(evidence) => {
-                self.fenced = true;
-                let (volume, ours) = (self.volume, self.current.newest_epoch());
-                let store = self.store.url().to_owned();
-                Err(LogError::StoreSetBack { volume, ours, store, evidence })
-            }
+            Created::Lost(evidence) => Err(self.set_back(evidence)),
             Created::Counts(listed) => {
                 let now = env.clock.boottime();
                 self.prunable = self.pruner.on_listing(&listed, now, &self.retention);

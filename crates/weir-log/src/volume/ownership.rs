@@ -3,18 +3,21 @@
 //! With `takeover = auto` a missed deadline ends the opening: another node may own the volume from then on. With
 //! `manual` I/O goes on, because only a person hands the volume to another node; but nothing is deleted and no remote
 //! flush succeeds until the lease is held again *and* a manifest version of ours, published under it, shows that nobody
-//! took the volume meanwhile.
+//! took the volume meanwhile. The store must also have all objects then that the next opening would read: else it was
+//! set back, and the volume stops. A checkpoint asks for the same where the lease is not held or the store lost its
+//! newest renewal.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 
+use futures_util::future::LocalBoxFuture;
 use weir_device::{DeviceError, ErrorKind, Lease};
 use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::error::LogError;
-use crate::format::manifest::Takeover;
-use crate::ids::ObjectSeq;
+use crate::format::manifest::{HexId, Manifest, Takeover};
+use crate::ids::{ObjectId, ObjectSeq};
 use crate::map::load::objects_after;
 use crate::own::lease::Run;
 use crate::volume::shared::Shared;
@@ -63,6 +66,47 @@ impl Shared {
         }
     }
 
+    /// What the store has of the volume from the checkpoint of `manifest` on to `through`: the next opening reads it.
+    pub(crate) fn objects_to(&self, manifest: &Manifest, through: ObjectSeq) -> Expected {
+        let first = manifest.checkpoint.map_or(0, |checkpoint| checkpoint.as_of) + 1;
+        let id = |seq| {
+            let epoch = manifest.owner_of(seq)?;
+            Some(ObjectId { stream: self.id, seq, epoch })
+        };
+        let objects = (first..=through.0).filter_map(|seq| id(ObjectSeq(seq))).collect();
+        Expected { node: manifest.holder.as_ref().map(|holder| holder.node), objects }
+    }
+
+    /// What shows that the store was set back to a backup of this opening, or is another copy that lags behind: it has
+    /// the newest version of the manifest, and lacks objects. They are asked for where the newest renewal of the lease
+    /// is missing, too, or the lease is not held, so that the store may have been away. A store that lost an object
+    /// otherwise was not set back: who reads it learns of that.
+    pub(crate) fn what_is_lost<'a>(
+        &'a self,
+        expected: &'a Expected,
+    ) -> LocalBoxFuture<'a, Result<Option<String>, StoreError>> {
+        Box::pin(async {
+            if let Some(node) = expected.node
+                && self.holds_lease()
+                && self.hold.is_in(&self.store, node).await?
+                && !weir_device::mutant("lost_object_stops_volume")
+            {
+                return Ok(None);
+            }
+            let Some(first) = expected.objects.first() else { return Ok(None) };
+            let before = (self.id, ObjectSeq(first.seq.0 - 1));
+            let policy = RetryPolicy::forever();
+            let there = objects_after(&self.store, &self.env, before, &policy).await?;
+            let void = |id: &ObjectId| there.iter().any(|there| there.seq == id.seq);
+            let is_there = |id: &ObjectId| {
+                there.contains(id) || (weir_device::mutant("void_object_hides_lost") && void(id))
+            };
+            let gone = expected.objects.iter().find(|id| !is_there(id));
+            let gone = gone.filter(|_| !weir_device::mutant("set_back_store_is_confirmed"));
+            Ok(gone.map(|id| format!("{}, which it had taken, is not there", id.key())))
+        })
+    }
+
     /// Deletes objects of the store, in the background and one by one, as long as the lease is held. What is left over
     /// is found again.
     pub(crate) fn delete_keys(self: &Rc<Self>, keys: Vec<String>) {
@@ -103,6 +147,13 @@ impl Shared {
         });
         deleted.await
     }
+}
+
+/// What a version of the manifest stands on in the store.
+pub(crate) struct Expected {
+    /// Whose lease the version before it names.
+    node: Option<HexId>,
+    objects: BTreeSet<ObjectId>,
 }
 
 /// That the volume still belongs to this opening. Does not keep the volume open.
@@ -168,33 +219,16 @@ fn release_kept(shared: &Shared) {
     }
 }
 
-/// Checks that the store still has all that the next opening would read after the checkpoint. A store that was set back
-/// to a backup of this opening has the newest version of the manifest, and lacks the objects that came since.
-async fn check_not_set_back(shared: &Shared) -> Result<(), LogError> {
-    let (checkpoint, committed) = {
-        let state = shared.state.borrow();
-        (state.head.published.map_or(0, |root| root.as_of), state.writes.pipeline.committed().0)
-    };
-    let after = (shared.id, ObjectSeq(checkpoint));
-    let listed = objects_after(&shared.store, &shared.env, after, &RetryPolicy::forever()).await?;
-    let there: BTreeSet<u64> = listed.iter().map(|id| id.seq.0).collect();
-    let gone = (checkpoint + 1..=committed).find(|seq| !there.contains(seq));
-    let Some(gone) = gone.filter(|_| !weir_device::mutant("set_back_store_is_confirmed")) else {
-        return Ok(());
-    };
-    let evidence = format!("object {gone} of {committed}, which it had taken, is not there");
-    let store = shared.store.url().to_owned();
-    Err(LogError::StoreSetBack { volume: shared.id, ours: shared.epoch, store, evidence })
-}
-
 /// Puts the volume under a new run of the lease. If another node took it meanwhile, or the store was set back, this is
 /// where that shows.
 async fn confirm(shared: &Rc<Shared>, run: Run) {
     let confirmed = async {
-        check_not_set_back(shared).await?;
         let mut manifest = shared.manifest.lock().await;
+        let committed = shared.state.borrow().writes.pipeline.committed();
+        let expected = shared.objects_to(manifest.current(), committed);
+        let lost = || shared.what_is_lost(&expected);
         manifest
-            .publish(&shared.env, &RetryPolicy::forever(), |m| {
+            .publish_unless(&lost, &shared.env, &RetryPolicy::forever(), |m| {
                 if let Some(holder) = &mut m.holder {
                     holder.node = run.identity.node;
                     holder.incarnation = run.identity.incarnation;

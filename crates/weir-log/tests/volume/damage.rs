@@ -4,13 +4,18 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use weir_device::ErrorKind;
 use weir_log::{Closed, LogError, LogVolume};
 use weir_store::Chance;
 
 use crate::support::{
-    Host, LEASE, expect_bytes, fill, flush, name, object_key, objects, pattern, read, run, write,
+    Host, LEASE, expect_bytes, fill, flush, name, object_key, objects, pattern, read, run, stored,
+    write,
 };
+
+/// How long every answer of a slow store takes.
+const ANSWER: Duration = Duration::from_millis(500);
 
 #[test]
 fn a_damaged_object_fails_the_ranges_it_held_and_no_others() {
@@ -318,43 +323,140 @@ fn a_store_that_was_emptied_or_set_back_is_not_called_another_writer() {
     });
 }
 
-/// A backup of the opening has its newest manifest: only what was stored since is missing, with the lease renewals.
+/// Writes 1 and 2 to two blocks, and sets the store back to between them. The backup is of the opening and has its
+/// newest manifest: only what was stored since is missing, with renewals of the lease. Also the keys of that.
+async fn set_back_under(host: &Host) -> (Rc<LogVolume>, BTreeSet<String>) {
+    host.open().await.0.close().await.expect("closed");
+    let (volume, _) = host.open().await;
+    write(&volume, 0, &[1; 4096]).await.expect("done");
+    volume.flush_remote().await.expect("in the store");
+    let backup = stored(host).await;
+    tokio::time::sleep(LEASE).await;
+    write(&volume, 4096, &[2; 4096]).await.expect("done");
+    volume.flush_remote().await.expect("in the store");
+    let lost = set_back_to(&backup, host).await;
+    (volume, lost)
+}
+
+async fn set_back_to(backup: &BTreeSet<String>, host: &Host) -> BTreeSet<String> {
+    let lost = &stored(host).await - backup;
+    for key in &lost {
+        host.open_store.delete(key).await.expect("deleted");
+    }
+    lost
+}
+
+/// The next opening takes from the journal what the store lacks.
+async fn expect_all_after(volume: Rc<LogVolume>, host: &Host, bytes: &[u8]) {
+    drop(volume);
+    let (volume, _) = host.open().await;
+    for (block, byte) in (0..).zip(bytes) {
+        expect_bytes(&volume, block * 4096, &[*byte; 4096]).await;
+    }
+}
+
 #[test]
 fn a_store_that_was_set_back_within_an_opening_stops_the_volume_with_the_next_renewal() {
+    run(async {
+        for void_is_there in [false, true] {
+            let host = Host::new().await;
+            let (volume, lost) = set_back_under(&host).await;
+            // Another one follows before anybody notices: the newest object is there, and one before it is not.
+            write(&volume, 8192, &[3; 4096]).await.expect("done");
+            volume.flush_remote().await.expect("in the store");
+            if void_is_there {
+                // Of an earlier opening, behind a gap: the next one does not read it.
+                let lost =
+                    lost.iter().find(|key| key.contains("/log/")).expect("an object is lost");
+                let (sequence, _) = lost.rsplit_once('-').expect("an epoch follows");
+                let key = format!("{sequence}-{:016x}", 1);
+                host.store
+                    .put_create(&key, vec![Bytes::from_static(b"void")])
+                    .await
+                    .expect("stored");
+            }
+            assert_eq!(volume.status().failure, None);
+            tokio::time::sleep(LEASE).await;
+            let failure = volume.status().failure.expect("it stopped");
+            assert!(failure.contains("was emptied or set back"), "{failure}");
+            assert_eq!(write(&volume, 0, &[4; 512]).await.unwrap_err().kind(), ErrorKind::Fenced);
+            expect_all_after(volume, &host, &[1, 2, 3]).await;
+        }
+    });
+}
+
+/// The next opening believes a checkpoint, and asks for nothing before it: none is published over what is missing, also
+/// before the next renewal of the lease and by a close.
+#[test]
+fn a_store_that_was_set_back_within_an_opening_gets_no_checkpoint() {
+    run(async {
+        for closes in [false, true] {
+            let host = Host::new().await;
+            let (volume, _) = set_back_under(&host).await;
+            write(&volume, 8192, &[3; 4096]).await.expect("done");
+            let error = match closes {
+                true => volume.close().await.expect_err("it was set back"),
+                false => volume.snapshot(&name("cut")).await.expect_err("it was set back"),
+            };
+            assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+            assert!(error.to_string().contains("was emptied or set back"), "{error}");
+            expect_all_after(volume, &host, &[1, 2, 3]).await;
+        }
+    });
+}
+
+/// The root of a checkpoint is in the store when that goes away, and not in the backup that comes back.
+#[test]
+fn a_checkpoint_that_waits_for_the_store_is_not_published_over_what_is_missing() {
+    run(async {
+        let (host, gate) = Host::new().await.with_gate();
+        let (volume, _) = host.open().await;
+        write(&volume, 0, &[1; 4096]).await.expect("done");
+        volume.flush_remote().await.expect("in the store");
+        let backup = stored(&host).await;
+        tokio::time::sleep(LEASE / 2).await;
+        write(&volume, 4096, &[2; 4096]).await.expect("done");
+        volume.flush_remote().await.expect("in the store");
+        let before = objects(&host).await.len();
+        gate.change(|plan| plan.latency = ANSWER..=ANSWER);
+        let cut = name("cut");
+        let snapshot = volume.snapshot(&cut);
+        let goes_away = async {
+            let prefix = format!("{}/log/", host.id);
+            while host.open_store.list(&prefix, None).await.expect("listed").len() == before {
+                tokio::time::sleep(ANSWER / 50).await;
+            }
+            // The root is stored, and the manifest that names it is not.
+            gate.change(|plan| plan.put.server_error = Chance::ALWAYS);
+            tokio::time::sleep(ANSWER * 5).await;
+            // Nothing is on its way when it comes back.
+            gate.change(|plan| plan.outage = true);
+            tokio::time::sleep(ANSWER * 2).await;
+            set_back_to(&backup, &host).await;
+            gate.calm();
+        };
+        let (taken, ()) = futures_util::join!(snapshot, goes_away);
+        let error = taken.expect_err("it was set back");
+        assert!(error.to_string().contains("was emptied or set back"), "{error}");
+        expect_all_after(volume, &host, &[1, 2]).await;
+    });
+}
+
+/// One object that is lost while the lease is renewed is one that is lost: the volume goes on with the rest.
+#[test]
+fn a_store_that_lost_an_object_was_not_set_back() {
     run(async {
         let host = Host::new().await;
         let (volume, _) = host.open().await;
         write(&volume, 0, &[1; 4096]).await.expect("done");
         volume.flush_remote().await.expect("in the store");
-        let backup = stored(&host).await;
-        tokio::time::sleep(LEASE).await;
+        let lost = objects(&host).await;
         write(&volume, 4096, &[2; 4096]).await.expect("done");
         volume.flush_remote().await.expect("in the store");
-        for key in stored(&host).await.difference(&backup) {
-            host.store.delete(key).await.expect("deleted");
-        }
-        // Another one follows before anybody notices: the newest object is there, and one before it is not.
-        write(&volume, 8192, &[3; 4096]).await.expect("done");
-        volume.flush_remote().await.expect("in the store");
+        host.store.delete(&lost[0]).await.expect("deleted");
+        volume.snapshot(&name("cut")).await.expect("taken");
+        tokio::time::sleep(LEASE * 2).await;
         assert_eq!(volume.status().failure, None);
-        tokio::time::sleep(LEASE).await;
-        let failure = volume.status().failure.expect("it stopped");
-        assert!(failure.contains("was emptied or set back"), "{failure}");
-        assert_eq!(write(&volume, 0, &[4; 512]).await.unwrap_err().kind(), ErrorKind::Fenced);
-        drop(volume);
-        let (volume, _) = host.open().await;
-        for (block, byte) in (0..).zip([1, 2, 3]) {
-            expect_bytes(&volume, block * 4096, &[byte; 4096]).await;
-        }
+        expect_bytes(&volume, 4096, &[2; 4096]).await;
     });
-}
-
-/// The keys of the volume's objects and manifests, and of all renewals.
-async fn stored(host: &Host) -> BTreeSet<String> {
-    let mut keys = BTreeSet::new();
-    for prefix in [format!("{}/", host.id), "nodes/".to_owned()] {
-        let listed = host.store.list(&prefix, None).await.expect("listed");
-        keys.extend(listed.into_iter().map(|object| object.key));
-    }
-    keys
 }

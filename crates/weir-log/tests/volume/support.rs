@@ -1,6 +1,7 @@
 //! A host with a simulated disk, a store, and a volume on them.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -428,6 +429,16 @@ pub(crate) async fn replace(host: &Host, key: &str, bytes: impl Into<Bytes>) {
 pub(crate) async fn objects(host: &Host) -> Vec<String> {
     let prefix = format!("{}/log/", host.id);
     host.store.list(&prefix, None).await.expect("listed").into_iter().map(|l| l.key).collect()
+}
+
+/// The keys of the volume's objects and manifests, and of all renewals.
+pub(crate) async fn stored(host: &Host) -> BTreeSet<String> {
+    let mut keys = BTreeSet::new();
+    for prefix in [format!("{}/", host.id), "nodes/".to_owned()] {
+        let listed = host.open_store.list(&prefix, None).await.expect("listed");
+        keys.extend(listed.into_iter().map(|object| object.key));
+    }
+    keys
 }
 
 pub(crate) fn name(text: &str) -> VolumeName {

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use weir_device::ErrorKind;
+use weir_log::catalog::DeleteConsent;
 use weir_log::{LogError, catalog};
 use weir_store::{Chance, Fault};
 
-use crate::support::{Host, expect_bytes, expect_whole, fill, pattern, read, run, write};
+use crate::support::{
+    Host, LEASE, expect_bytes, expect_whole, fill, name, pattern, read, run, stored, write,
+};
 
 /// How long every answer of a slow store takes.
 const ANSWER: Duration = Duration::from_millis(500);
@@ -149,7 +152,7 @@ fn a_takeover_that_was_cut_off_does_not_cost_the_first_host_its_journal() {
         host.faults.calm();
         let begun = tokio::time::Instant::now();
         let (volume, report) = host.try_open(|_| {}).await.expect("nothing of it was given up");
-        assert!(begun.elapsed() >= crate::support::LEASE, "the other one may be alive");
+        assert!(begun.elapsed() >= LEASE, "the other one may be alive");
         assert_eq!(report.replayed_writes, 1);
         expect_bytes(&volume, 0, &[2; 1000]).await;
         let refused = other.try_open(|args| args.take_over = true).await.unwrap_err();
@@ -231,12 +234,51 @@ fn an_owner_that_was_superseded_is_fenced() {
     });
 }
 
+/// The new owner deletes objects of the old one that its own checkpoint does not need: the store has not lost them.
+#[test]
+fn an_owner_whose_objects_were_deleted_by_the_next_one_is_told_of_that_one() {
+    run(async {
+        for deletes in [false, true] {
+            let (host, gate) = Host::new().await.with_gate();
+            let (old, _) = host.open().await;
+            for round in 0..2 {
+                fill(&old, round).await;
+                old.flush_remote().await.expect("in the store");
+                if round == 0 {
+                    old.publish().await.expect("published");
+                }
+            }
+            let before = stored(&host).await;
+            gate.change(|plan| plan.outage = true);
+            let other = host.other(8);
+            if deletes {
+                tokio::time::sleep(LEASE * 2).await;
+                let (store, env) = (&other.store, &other.env);
+                let consent = DeleteConsent { take_over: true, ..DeleteConsent::default() };
+                let gone = catalog::delete(store, env, &name("demo"), consent, |_, _| {}).await;
+                gone.expect("deleted");
+            } else {
+                let (new, _) = other.try_open(|args| args.take_over = true).await.unwrap();
+                fill(&new, 2).await;
+                new.compact(1, |_, _| {}).await.expect("compacted");
+                tokio::time::sleep(LEASE * 2).await;
+            }
+            assert!(!before.is_subset(&stored(&other).await), "something was deleted");
+            gate.change(|plan| plan.outage = false);
+            tokio::time::sleep(LEASE * 2).await;
+            let failure = old.status().failure.expect("it stopped");
+            assert!(!failure.contains("set back"), "{failure}");
+            assert!(failure.contains("another writer"), "{failure}");
+        }
+    });
+}
+
 #[test]
 fn a_listing_tells_a_holder_that_renews_from_one_that_is_gone() {
     run(async {
         let host = Host::new().await;
         let renews = async || {
-            let shown = catalog::show(&host.store, &host.env, &crate::support::name("demo")).await;
+            let shown = catalog::show(&host.store, &host.env, &name("demo")).await;
             let listed = catalog::list(&host.store, &host.env).await.expect("listed").volumes;
             let shown = shown.expect("shown").summary;
             assert_eq!(listed, std::slice::from_ref(&shown));
@@ -246,11 +288,11 @@ fn a_listing_tells_a_holder_that_renews_from_one_that_is_gone() {
         host.in_killed_process(|volume| async move {
             write(&volume, 0, &[1; 1000]).await.expect("done");
             // Many lengths of its lease: it is renewed all the time.
-            tokio::time::sleep(crate::support::LEASE * 5).await;
+            tokio::time::sleep(LEASE * 5).await;
             assert_eq!(renews().await, (true, true));
         })
         .await;
-        tokio::time::sleep(crate::support::LEASE + Duration::from_secs(1)).await;
+        tokio::time::sleep(LEASE + Duration::from_secs(1)).await;
         assert_eq!(renews().await, (true, false));
         host.open().await.0.close().await.expect("done");
         assert_eq!(renews().await, (false, false));

@@ -299,7 +299,7 @@ async fn warmed_while(is_away: bool, act: impl AsyncFn(&Host, Rc<LogVolume>)) ->
     let host = host.other(9);
     let disk = SimDisk::new(5, SimDiskOptions::default());
     let volume = open(&host, &block_store(&host, &disk).await).await;
-    let slow = Duration::from_secs(3);
+    let slow = Duration::from_secs(2);
     host.faults.change(|plan| (plan.latency, plan.outage) = (slow..=slow, is_away));
     let warming = warm(&volume, ALL);
     let acting = async {

@@ -144,7 +144,7 @@ pub(super) fn log_help(error: &LogError) -> Option<String> {
         LogError::Dependants { .. } => "flatten or delete those clones first",
         LogError::JournalRefused { refusal, .. } => {
             return Some(format!(
-                "{}. Each is an option of `weir up`, for which whatever serves this data directory has to be stopped",
+                "{}. The options are those of `weir up`, for which what serves this data directory has to be stopped",
                 refusal_help(&refusal.reason)
             ));
         }

@@ -27,10 +27,16 @@ pub struct Process {
     pub(crate) client: Client,
 }
 
+fn is_replica(volume: &ServedVolume) -> bool {
+    volume.layers.last().is_some_and(|last| last.kind == "replica")
+}
+
 impl Process {
-    /// The volumes that it has open or waits for; without those of a status that it did not give.
+    /// The volumes that it has open or waits for; without those of a status that it did not give, and without replicas:
+    /// the journal of a replica's identity is that of its source.
     pub(crate) fn volumes(&self) -> impl Iterator<Item = VolumeId> {
         let volumes = self.status.iter().flat_map(|status| &status.volumes);
+        let volumes = volumes.filter(|volume| !is_replica(volume));
         volumes.filter_map(|volume| VolumeId::parse(&volume.id)).chain(self.volume)
     }
 
@@ -51,10 +57,8 @@ impl Process {
 
     /// The volumes that it serves and that are in no store. A replica has no log of its own, and is in one.
     pub(crate) fn all_without_store(&self) -> impl Iterator<Item = &ServedVolume> {
-        let is_replica =
-            |one: &ServedVolume| one.layers.last().is_some_and(|last| last.kind == "replica");
         let volumes = self.status.iter().flat_map(|status| &status.volumes);
-        volumes.filter(move |one| one.log.is_none() && !is_replica(one))
+        volumes.filter(|one| one.log.is_none() && !is_replica(one))
     }
 
     /// Whether its settings give that name to a volume that is in no store.

@@ -350,6 +350,7 @@ async fn open(
         gate: hosting.gate,
         spec,
         read_only: hosting.read_only,
+        is_replica: hosting.is_replica,
         created: hosting.created,
         place: hosting.place,
         report: hosting.report,

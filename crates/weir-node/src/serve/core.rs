@@ -45,6 +45,8 @@ pub(crate) struct Entry {
     /// How it was to be served when it was opened.
     pub(crate) spec: VolumeSpec,
     pub(crate) read_only: bool,
+    /// Whether it is the state of a replica, which has the identity of its source and no journal.
+    pub(crate) is_replica: bool,
     pub(crate) created: bool,
     pub(crate) place: String,
     pub(crate) report: OpenReport,

@@ -46,6 +46,8 @@ pub(crate) struct Hosting {
     pub(crate) created: bool,
     /// Whether writes are refused: as the settings say, or because the device takes none.
     pub(crate) read_only: bool,
+    /// Whether it is the state of a replica, which has the identity of its source and no journal.
+    pub(crate) is_replica: bool,
     pub(crate) place: String,
     pub(crate) report: OpenReport,
     /// The channel for its clients.
@@ -114,17 +116,16 @@ pub(crate) async fn host(
     hosted.clients.get_or_init(|| server.clients_counter());
     context.hosted.borrow_mut().insert(opened.id, Rc::clone(&hosted));
     let listening = tokio::task::spawn_local(hear_events(Rc::clone(&hosted), attachments));
-    let mut instance = Instance::default();
-    context.env.random.fill(&mut instance);
     let hosting = Hosting {
         id: opened.id,
         gate: Arc::clone(&hosted.gate),
         created: opened.created,
         read_only,
+        is_replica: opened.stack.view().is_some(),
         place: opened.place,
         report: opened.report,
         hand_off,
-        instance,
+        instance: new_instance(&context),
     };
     let closing = match ready.send(hosting) {
         // A dropped sender means that it is to stop as well.
@@ -146,6 +147,12 @@ pub(crate) async fn host(
     let stopped = close_as(&home, (opened.id, &opened.stack), (closing, deadline)).await?;
     sessions.closed(&keeper, opened.id, epoch);
     Ok(stopped)
+}
+
+fn new_instance(context: &ShardContext) -> Instance {
+    let mut instance = Instance::default();
+    context.env.random.fill(&mut instance);
+    instance
 }
 
 /// Opens what keeps the bytes.

@@ -2,7 +2,7 @@
 //! whose store did not take everything in time left them so, or a process that was killed. Whoever means to switch the
 //! host off has to learn of them from the status and the metrics of the process that runs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use weir_log::catalog::VolumeName;
 use crate::api::types::AtRisk;
 use crate::data_directory::DataDirectory;
 use crate::home::opened;
-use crate::serve::core::Core;
+use crate::serve::core::{Core, Entry};
 use crate::serve::lock::lock;
 use crate::serve::spec::EndpointKind;
 use crate::volumes::unserved::holder;
@@ -43,12 +43,24 @@ struct Noted {
     is_held: bool,
 }
 
-/// All of them, and those that are being closed at this moment, but for those that somebody has just seen served: a
-/// volume whose close begins is in both tables. Another volume that has the name of one by now does not hide it.
-pub(crate) async fn beside(core: &Core, served: &BTreeSet<VolumeId>) -> Vec<Kept> {
+/// All volumes that are kept, and those that are being closed at this moment, but for those whose journals somebody has
+/// just seen served: a volume whose close begins is in both tables. Neither another volume that has the name of one by
+/// now hides it, nor a replica that has its identity.
+pub(crate) async fn beside(core: &Core, served: &[Arc<Entry>]) -> Vec<Kept> {
     let mut kept = all(core).await;
+    let served = journals_of(served);
     kept.retain(|one| !served.contains(&one.id));
     kept
+}
+
+/// What the store lacks of them, by their names: several can have had one name.
+pub(crate) fn unsent_by_name(kept: &[Kept]) -> BTreeMap<&str, AtRisk> {
+    let mut all: BTreeMap<&str, AtRisk> = BTreeMap::new();
+    for (name, unsent) in kept.iter().filter_map(|kept| Some((&*kept.name, kept.unsent?))) {
+        let sum = all.entry(name).or_default();
+        *sum = [*sum, unsent].into_iter().sum();
+    }
+    all
 }
 
 async fn all(core: &Core) -> Vec<Kept> {
@@ -65,9 +77,10 @@ async fn all(core: &Core) -> Vec<Kept> {
             continue;
         }
         let store = store.filter(|store| store != own && *store != core.home.store_url);
-        let reason = match store.is_none() && core.entry(name.as_str()).is_some() {
-            true => reason_beside(&name, unsent.as_ref()),
-            false => reason(&name, unsent.as_ref(), store.as_deref()),
+        let beside = core.entry(name.as_str()).filter(|_| store.is_none());
+        let reason = match beside {
+            Some(entry) => reason_beside(&name, unsent.as_ref(), None, entry.is_elsewhere()),
+            None => reason(&name, unsent.as_ref(), store.as_deref()),
         };
         kept.push(Kept { id, name: name.to_string(), unsent, reason, is_quiet: false });
     }
@@ -89,7 +102,7 @@ fn closing(core: &Core) -> Vec<Kept> {
 
 async fn noted(core: &Core) -> Vec<Noted> {
     let data = core.home.data.clone();
-    let served: BTreeSet<VolumeId> = core.entries().iter().map(|entry| entry.id).collect();
+    let served: BTreeSet<VolumeId> = journals_of(&core.entries());
     let look = async {
         // One look at a time, also where the disk hangs and those who asked have given up.
         let turn = Arc::clone(&core.kept_turn).lock_owned().await;
@@ -101,6 +114,12 @@ async fn noted(core: &Core) -> Vec<Noted> {
         looked.await.unwrap_or_default()
     };
     tokio::time::timeout(LOOK_TIME, look).await.unwrap_or_default()
+}
+
+/// The volumes among them that have journals here.
+fn journals_of(entries: &[Arc<Entry>]) -> BTreeSet<VolumeId> {
+    let hides = |entry: &&Arc<Entry>| !entry.is_replica || mutant("replica_hides_journal");
+    entries.iter().filter(hides).map(|entry| entry.id).collect()
 }
 
 fn look(data: &DataDirectory, served: &BTreeSet<VolumeId>) -> Vec<Noted> {
@@ -118,7 +137,7 @@ fn look(data: &DataDirectory, served: &BTreeSet<VolumeId>) -> Vec<Noted> {
 
 /// What is wrong, and the command that mends it; with its store where that has to be named.
 pub(crate) fn reason(name: &VolumeName, unsent: Option<&AtRisk>, store: Option<&str>) -> String {
-    let store = store.map_or_else(String::new, |store| format!(" --store {store}"));
+    let store = flag_of(store);
     if unsent.is_some_and(AtRisk::is_nothing) {
         return format!(
             "no acknowledged write is in its journal alone, but the store could not be told that it was closed: \
@@ -132,15 +151,34 @@ pub(crate) fn reason(name: &VolumeName, unsent: Option<&AtRisk>, store: Option<&
     )
 }
 
-/// The same of one whose name another volume has that is served: commands with the name mean that one.
-fn reason_beside(name: &VolumeName, unsent: Option<&AtRisk>) -> String {
+fn flag_of(store: Option<&str>) -> String {
+    store.map_or_else(String::new, |store| format!(" --store {store}"))
+}
+
+/// The same of one whose name another volume has that is served, which commands with the name mean: one of the same
+/// store, or one that is in none (`is_elsewhere`).
+pub(crate) fn reason_beside(
+    name: &VolumeName,
+    unsent: Option<&AtRisk>,
+    store: Option<&str>,
+    is_elsewhere: bool,
+) -> String {
+    let store = flag_of(store);
     let what = match unsent.is_some_and(AtRisk::is_nothing) {
         true => "no acknowledged write is in its journal alone".to_owned(),
         false => held(unsent),
     };
+    let taken = "another volume is served under its name";
+    if is_elsewhere {
+        return format!(
+            "{what}, and {taken}, which is in no store: once that is detached, `weir volume flush {name}{store}` takes \
+             them to the store"
+        );
+    }
     format!(
-        "{what}, and another volume is served under its name: bring the store back as it was if it was set back; where \
-         the volume was deleted elsewhere, `weir volume delete {name} --discard-journal` removes that journal alone"
+        "{what}, and {taken}: where the volume was renamed elsewhere, `weir volume flush NEW{store}` with the new name \
+         takes them to the store; where it was deleted elsewhere, `weir volume delete {name} --discard-journal{store}` \
+         removes that journal alone; where the store was set back, bring it back as it was"
     )
 }
 

@@ -1,7 +1,7 @@
 //! Metrics as Prometheus reads them (OpenMetrics), put together anew for every scrape. The table is in
 //! `docs/operations/metrics.md`.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
@@ -50,7 +50,7 @@ struct Scrape {
 
 /// The text of one scrape.
 pub(crate) async fn render(core: &Arc<Core>) -> String {
-    let (mut volumes, mut replicas, mut served) = (Vec::new(), Vec::new(), BTreeSet::new());
+    let (mut volumes, mut replicas, mut served) = (Vec::new(), Vec::new(), Vec::new());
     let limits = core.limits();
     for entry in core.entries() {
         replicas.extend(entry.replica.as_ref().map(|r| (entry.name.to_string(), r.status())));
@@ -58,7 +58,7 @@ pub(crate) async fn render(core: &Arc<Core>) -> String {
         if let Ok(snapshot) = status::snapshot(core, &entry).await {
             let (health, _) = status::judge_layers(&snapshot, &limits);
             volumes.push((entry.name.to_string(), health, snapshot));
-            served.insert(entry.id);
+            served.push(entry);
         }
     }
     let mut kept = kept::beside(core, &served).await;
@@ -493,41 +493,48 @@ impl Scrape {
             for (name, help, value) in metrics {
                 let name = format!("volume_{name}");
                 let mut metric = encoder.encode_descriptor(&name, help, None, kind)?;
+                let mut kept = self.unsent_of_kept(|unsent| match name.as_str() {
+                    "volume_dirty_bytes" => Some(unsent.bytes),
+                    "volume_dirty_blocks" => Some(unsent.blocks),
+                    _ => None,
+                });
                 for (volume, log) in self.logs() {
                     let labels = [("volume", volume)];
                     let mut member = metric.encode_family(&labels)?;
+                    let value = value(log) + kept.remove(volume).unwrap_or(0);
                     match kind {
-                        MetricType::Counter => counter(&mut member, value(log))?,
-                        _ => gauge(&mut member, value(log))?,
+                        MetricType::Counter => counter(&mut member, value)?,
+                        _ => gauge(&mut member, value)?,
                     }
                 }
-                for (volume, unsent) in self.unsent_of_kept() {
-                    let value = match name.as_str() {
-                        "volume_dirty_bytes" => unsent.bytes,
-                        "volume_dirty_blocks" => unsent.blocks,
-                        _ => continue,
-                    };
+                for (volume, value) in kept {
                     gauge(&mut metric.encode_family(&[("volume", volume)])?, value)?;
                 }
             }
         }
         for (name, help, thousandths) in LOG_RATIOS {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            let is_oldest = name == OLDEST;
+            let oldest = |unsent: AtRisk| is_oldest.then(|| unsent.oldest_age_ms.unwrap_or(0));
+            let mut kept = self.unsent_of_kept(oldest);
             for (volume, log) in self.logs() {
-                let value = seconds_of(thousandths(log), 1e3);
+                let value = thousandths(log).max(kept.remove(volume).unwrap_or(0));
+                let value = seconds_of(value, 1e3);
                 metric.encode_family(&[("volume", volume)])?.encode_gauge(&value)?;
             }
-            for (volume, unsent) in self.unsent_of_kept().filter(|_| name == OLDEST) {
-                let value = seconds_of(unsent.oldest_age_ms.unwrap_or(0), 1e3);
+            for (volume, value) in kept {
+                let value = seconds_of(value, 1e3);
                 metric.encode_family(&[("volume", volume)])?.encode_gauge(&value)?;
             }
         }
         Ok(())
     }
 
-    /// What the store lacks of volumes that nobody serves.
-    fn unsent_of_kept(&self) -> impl Iterator<Item = (&str, AtRisk)> {
-        self.kept.iter().filter_map(|kept| Some((kept.name.as_str(), kept.unsent?)))
+    /// What the store lacks of volumes that nobody serves, as a value of each name: a name that one of them shares with
+    /// a volume that is served has one series all the same.
+    fn unsent_of_kept(&self, value: impl Fn(AtRisk) -> Option<u64>) -> BTreeMap<&str, u64> {
+        let all = kept::unsent_by_name(&self.kept).into_iter();
+        all.filter_map(|(name, unsent)| Some((name, value(unsent)?))).collect()
     }
 
     fn encode_operations(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
@@ -609,6 +616,8 @@ impl Latency<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn background() -> Background {
@@ -662,7 +671,8 @@ mod tests {
                 ReplicaState { lag_bytes: 77, ..Default::default() },
             )],
             not_served: 1,
-            kept: vec![kept()],
+            // Two volumes that had one name: a series has their sum.
+            kept: vec![kept(), kept()],
             store: StoreRequests { puts: 7, upload_wait_ms: 1500, ..StoreRequests::default() },
             limits: Limits { drain: true, ..Limits::default() },
             cache: CacheReport::default(),
@@ -706,13 +716,16 @@ mod tests {
             "weir_lease_left_seconds 41.5",
             "weir_lease_renewals_total 9",
             "weir_lease_missed_total 1",
-            "weir_volume_dirty_bytes{volume=\"detached\"} 8192.0",
-            "weir_volume_dirty_blocks{volume=\"detached\"} 2.0",
+            "weir_volume_dirty_bytes{volume=\"detached\"} 16384.0",
+            "weir_volume_dirty_blocks{volume=\"detached\"} 4.0",
             "weir_volume_oldest_dirty_seconds{volume=\"detached\"} 61.5",
             "weir_certificate_expires_seconds{role=\"server\",name=\"node\"} 99.0",
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }
         assert!(text.ends_with("# EOF\n"));
+        let series = || text.lines().filter_map(|line| Some(line.rsplit_once(' ')?.0));
+        let different: BTreeSet<&str> = series().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(different.len(), series().filter(|line| !line.starts_with('#')).count());
     }
 }

@@ -6,7 +6,6 @@ pub(crate) mod metrics;
 mod png;
 pub(crate) mod watch;
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -356,21 +355,22 @@ fn not_served(core: &Core, kept: &[Kept]) -> Vec<NotServed> {
         let both = all.get(name).map(|why| format!("{why}; {reason}"));
         all.insert(name.clone(), both.unwrap_or_else(|| reason.clone()));
     }
-    let at_risk =
-        |name: &str| kept.iter().find(|kept| kept.name == name).and_then(|one| one.unsent);
-    let row =
-        |(name, reason): (String, String)| NotServed { at_risk: at_risk(&name), name, reason };
+    let at_risk = kept::unsent_by_name(kept);
+    let row = |(name, reason): (String, String)| {
+        let at_risk = at_risk.get(name.as_str()).copied();
+        NotServed { name, reason, at_risk }
+    };
     all.into_iter().map(row).collect()
 }
 
 /// The status of the process.
 pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
-    let (mut volumes, mut served) = (Vec::new(), BTreeSet::new());
+    let (mut volumes, mut served) = (Vec::new(), Vec::new());
     for entry in core.entries() {
         // A volume that is being closed is left out.
         if let Ok(volume) = of_volume(core, &entry).await {
             volumes.push(volume);
-            served.insert(entry.id);
+            served.push(entry);
         }
     }
     let kept = kept::beside(core, &served).await;
@@ -380,7 +380,11 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
         .iter()
         .flat_map(|volume| volume.reasons.iter().map(|r| format!("{}: {r}", volume.name)))
         .collect();
-    reasons.extend(told.iter().map(|n| format!("{} is not served: {}", n.name, n.reason)));
+    let is_served = |name: &str| volumes.iter().any(|volume| volume.name == name);
+    reasons.extend(told.iter().map(|n| match is_served(&n.name) {
+        true => format!("a volume {} that is not served: {}", n.name, n.reason),
+        false => format!("{} is not served: {}", n.name, n.reason),
+    }));
     reasons.extend(core.left().into_iter().map(|(name, what)| format!("{name}: {what}")));
     let risks = volumes.iter().map(|volume| volume.at_risk);
     let at_risk = risks.chain(kept.iter().filter_map(|kept| kept.unsent)).sum();

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use weir_device::VolumeId;
+use weir_device::{VolumeId, mutant};
 use weir_disk::Directory;
 use weir_log::catalog::{self, DeleteConsent, VolumeName};
 use weir_log::{JOURNAL_FILE, LOCK_FILE, LogError};
@@ -69,24 +69,26 @@ pub(crate) async fn delete(
 }
 
 /// Checks that the volume has a journal to give up, where that is asked for: whoever means the journal of a volume in
-/// another store, or of a deleted one, must not delete the one that has its name now. If it has none, the journals here
-/// of deleted volumes of that name are removed.
+/// another store, or of a deleted one, must not delete the one that has its name now. If there are journals here of
+/// deleted volumes of that name, they are removed, and nothing else.
 ///
 /// # Errors
-/// [`NodeError::NothingToDiscard`] where it has none, whether or not such journals were removed.
+/// [`NodeError::NothingToDiscard`] where such journals were removed, or it has none.
 pub(crate) async fn check_discards(
     context: &ShardContext,
     home: &Home,
     store: &Store,
     (name, id): (&VolumeName, VolumeId),
 ) -> Result<(), NodeError> {
+    // First of all: whoever means those must not delete the volume, also where that has such a journal as well.
+    let removed = remove_left(context, home, store, name, true).await?;
     let directory = context.disks.directory(home.data.volume(id))?;
-    if let Some(journal) = catalog::journal_in(&directory, id).await?
+    if (removed == 0 || mutant("discard_means_the_volume"))
+        && let Some(journal) = catalog::journal_in(&directory, id).await?
         && catalog::went_on_without(store, &context.env, id, &journal).await?
     {
         return Ok(());
     }
-    let removed = remove_left(context, home, store, name, true).await?;
     let why = match removed {
         0 => {
             "there is no journal in this data directory that it went on without, which --discard-journal would give up"

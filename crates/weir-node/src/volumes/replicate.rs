@@ -91,6 +91,8 @@ fn is_final(error: &NodeError) -> bool {
             ) || matches!(error, LogError::Deleted { .. })
         }
         NodeError::Store(error) => error.is_hopeless(),
+        // Of the local disk: the notes in the data directory, for which it can be full.
+        NodeError::Io { .. } => false,
         NodeError::ReplicaInUse { .. } | NodeError::StoreGone { .. } => false,
         _ => true,
     }
@@ -154,8 +156,11 @@ async fn begin(
         error => error.into(),
     })?;
     // Where its file system is not mounted the next time, no other replica is begun below the mount point.
-    if !mutant("replica_store_not_noted") {
-        known_stores::note(&there)?;
+    if !mutant("replica_store_not_noted")
+        && let Err(error) = known_stores::note(&there)
+    {
+        let error = with_causes(&error);
+        tracing::warn!(volume = %replication.name, error, "the replica's store is not noted");
     }
     Ok(replicator)
 }
@@ -200,21 +205,26 @@ async fn follow(
         let due = moved_at.is_none_or(|at| at.elapsed() >= replication.age);
         let target = replicator.as_ref().map(|replicator| replicator.target().clone());
         let step = async {
-            let replicator = match replicator {
-                Some(replicator) => replicator,
-                None => replicator.insert(begin(context, home, replication, progress).await?),
+            let Some(replicator) = replicator else {
+                *replicator = Some(begin(context, home, replication, progress).await?);
+                return Ok(Step::Begun);
             };
             if replicator.look().await? && due {
                 replicator.move_root().await?;
-                return Ok(true);
+                return Ok(Step::Moved);
             }
-            Ok::<_, NodeError>(false)
+            Ok(Step::Looked)
         };
         match watched(Box::pin(step), target.as_ref(), progress).await {
-            Ok(moved) => {
+            Ok(step) => {
                 pause = PAUSE_MIN;
-                if moved {
-                    moved_at = Some(Instant::now());
+                match step {
+                    Step::Begun => {
+                        progress.send_modify(|progress| progress.trouble = None);
+                        continue;
+                    }
+                    Step::Moved => moved_at = Some(Instant::now()),
+                    Step::Looked => {}
                 }
                 if !replication.follow {
                     return Ok(());
@@ -233,18 +243,35 @@ async fn follow(
     }
 }
 
+const NOT_BEGUN: &str = "it has not begun: one of its stores does not answer yet, or the lease of another process that \
+                         kept the replica has to run out";
+
+/// What a step of [`follow`] did.
+enum Step {
+    Begun,
+    Looked,
+    Moved,
+}
+
 /// Waits for the end of a step. What is asked of a store is tried again for minutes before it counts as failed; that
-/// the replica's store takes nothing is said from the beginning on, also where a step needs nothing of it.
-async fn watched<T>(
-    mut step: impl Future<Output = T> + Unpin,
+/// the replica's store takes nothing is said before, also where a step needs nothing of it. Without a target yet, it
+/// is not known what is waited for.
+async fn watched(
+    mut step: impl Future<Output = Result<Step, NodeError>> + Unpin,
     target: Option<&Store>,
     progress: &watch::Sender<ReplicationProgress>,
-) -> T {
+) -> Result<Step, NodeError> {
     loop {
         let ended = tokio::time::timeout(LOOK_INTERVAL, &mut step).await;
-        let error = target.and_then(Store::put_error).filter(|_| !mutant("replica_waits_unsaid"));
-        if let Some(error) = error {
-            progress.send_modify(|progress| progress.trouble = Some(with_causes(&error)));
+        let error = match (target, &ended) {
+            // All that the replica needs has been taken, so an error is one of before.
+            (_, Ok(Ok(Step::Begun | Step::Moved))) => None,
+            (Some(target), _) => target.put_error().map(|error| with_causes(&error)),
+            (None, Err(_)) => Some(NOT_BEGUN.to_owned()),
+            (None, Ok(_)) => None,
+        };
+        if let Some(error) = error.filter(|_| !mutant("replica_waits_unsaid")) {
+            progress.send_modify(|progress| progress.trouble = Some(error));
         }
         if let Ok(ended) = ended {
             return ended;

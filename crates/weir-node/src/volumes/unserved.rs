@@ -18,6 +18,15 @@ use crate::node::Node;
 use crate::node::shard::ShardContext;
 use crate::serve::kept;
 
+/// Where the volume is that is served under the name of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// In a store.
+    InStore,
+    /// In none.
+    Elsewhere,
+}
+
 /// Such a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unserved {
@@ -33,6 +42,8 @@ pub struct Unserved {
     pub unsent: Option<AtRisk>,
     /// What is wrong with it, where it cannot be read.
     pub trouble: Option<String>,
+    /// Whether a process serves another volume of this name, and whether that one is in no store.
+    pub beside: Option<Beside>,
     /// The process that has the lock of the volume's files: it opens or closes the volume, or a verb works on it.
     pub holder: Option<u32>,
 }
@@ -41,8 +52,12 @@ impl Unserved {
     /// What is in the journal alone, and the command that takes it to the store, where that is known.
     #[must_use]
     pub fn left(&self) -> Option<String> {
-        let unsent = self.unsent.as_ref()?;
-        Some(kept::reason(self.name.as_ref()?, Some(unsent), self.store.as_deref()))
+        let (name, unsent, store) =
+            (self.name.as_ref()?, self.unsent.as_ref(), self.store.as_deref());
+        match self.beside {
+            Some(at) => Some(kept::reason_beside(name, unsent, store, at == Beside::Elsewhere)),
+            None => Some(kept::reason(name, Some(unsent?), store)),
+        }
     }
 }
 
@@ -66,12 +81,31 @@ impl Node {
                 .run(0, move |context| async move { not_closed(&context, &home).await })
                 .await??;
             let is_known = |one: &Unserved| one.holder.is_some() || !silent;
-            Ok(found
+            let mut found: Vec<Unserved> = found
                 .into_iter()
                 .filter(|one| is_known(one) && !served.contains(&one.volume))
-                .collect())
+                .collect();
+            for one in &mut found {
+                one.beside = beside(one, processes);
+            }
+            Ok(found)
         })
     }
+}
+
+/// Whether commands with its name mean another volume, which one of `processes` serves.
+fn beside(one: &Unserved, processes: &[Process]) -> Option<Beside> {
+    let name = one.name.as_ref()?;
+    processes.iter().find_map(|process| {
+        if process.without_store(name).is_some() {
+            return Some(Beside::Elsewhere);
+        }
+        let status = process.status.as_ref().ok()?;
+        let is_same_store = one.store.as_ref().is_none_or(|store| *store == status.store);
+        let mut others = process.volumes().filter(|id| *id != one.volume);
+        let has_name = |id| process.volume(id).is_some_and(|other| other.name == name.as_str());
+        (is_same_store && others.any(has_name)).then_some(Beside::InStore)
+    })
 }
 
 /// Every journal here that was not closed with everything in the store.
@@ -97,7 +131,16 @@ pub(crate) async fn not_closed(
         };
         let store = opened::noted_store(&home.data, volume);
         let unsent = opened::noted_unsent(&home.data, volume);
-        unserved.push(Unserved { volume, name, store, journal, unsent, trouble, holder });
+        unserved.push(Unserved {
+            volume,
+            name,
+            store,
+            journal,
+            unsent,
+            trouble,
+            beside: None,
+            holder,
+        });
     }
     Ok(unserved)
 }

@@ -13,7 +13,7 @@ impl Place {
     async fn serve_replicated(&self, directory: &str) -> Service {
         let mut options = self.options(VolumeOptions::default());
         let VolumeSet::Listed(volumes) = &mut options.volumes else { unreachable!() };
-        let store_url = format!("file://{}", self.directory.path().join(directory).display());
+        let store_url = url_of(self, directory);
         volumes[0].replica = Some(ReplicateTo { store_url, age: Duration::from_secs(1) });
         self.node.serve(options).await.expect("the volume opens")
     }
@@ -37,6 +37,14 @@ impl Place {
     }
 }
 
+fn url_of(place: &Place, directory: &str) -> String {
+    format!("file://{}", place.directory.path().join(directory).display())
+}
+
+fn is_kept(volume: &ServedVolume) -> bool {
+    volume.replica.as_ref().is_some_and(|replica| replica.as_of.is_some())
+}
+
 fn trouble(volume: &ServedVolume) -> Option<&String> {
     volume.replica.as_ref().and_then(|replica| replica.trouble.as_ref())
 }
@@ -51,9 +59,6 @@ fn a_replica_whose_store_is_away_is_trouble_and_is_made_nowhere_else() {
         let service = place.serve_replicated("replica").await;
         place.client("one").ask((1, 0, 4096), &[7; 4096]);
         place.take("first").await;
-        let is_kept = |volume: &ServedVolume| {
-            volume.replica.as_ref().is_some_and(|replica| replica.as_of.is_some())
-        };
         place.wait_for("it is kept", is_kept).await;
         std::fs::rename(path("replica"), path("away")).expect("renamed");
         place.client("one").ask((1, 0, 4096), &[8; 4096]);
@@ -77,6 +82,37 @@ fn a_replica_whose_store_is_away_is_trouble_and_is_made_nowhere_else() {
         std::fs::rename(path("away"), path("replica")).expect("renamed");
         let again = place.wait_for("it goes on", |volume| trouble(volume).is_none()).await;
         assert_eq!(again.health, Health::Ok);
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+}
+
+/// A replica has the identity of its source, whose process was killed here: its journal may have the only copy.
+#[test]
+fn a_journal_is_seen_though_a_replica_of_its_volume_is_served() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve_replicated("replica").await;
+        place.client("one").ask((1, 0, 4096), &[7; 4096]);
+        place.take("first").await;
+        let volume = place.wait_for("it is kept", is_kept).await;
+        let note = std::fs::read(place.note_of(&volume.id)).expect("noted");
+        service.stop(Closing::ToStore).await.expect("closed");
+        std::fs::write(place.note_of(&volume.id), note).expect("written");
+
+        let mut options = place.options(VolumeOptions::default());
+        options.home.store_url = url_of(&place, "replica");
+        let VolumeSet::Listed(volumes) = &mut options.volumes else { unreachable!() };
+        (volumes[0].read_only, volumes[0].size) = (true, None);
+        let service = place.node.serve(options).await.expect("a replica is read");
+        let status = place.status().await;
+        assert_eq!(status.volumes[0].id, volume.id);
+        let [left] = &status.not_served[..] else { panic!("{status:?}") };
+        assert!(left.reason.contains("may have the only copy"), "{left:?}");
+        assert!(place.metrics().await.contains("\nweir_volumes_not_served 1"));
+        let processes = place.node.processes(place.home.clone()).await.expect("found");
+        let unserved = place.node.unserved(place.home.clone(), &processes).await.expect("listed");
+        assert_eq!(unserved.len(), 1, "{unserved:?}");
         service.stop(Closing::ToStore).await.expect("closed");
     });
     place.node.shut_down();

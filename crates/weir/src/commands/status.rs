@@ -156,6 +156,9 @@ fn not_served(one: &Unserved) -> String {
         );
     }
     match &one.trouble {
+        None if let (Some(left), Some(_)) = (one.left(), one.beside) => {
+            format!("volume {volume} is not served: {left}; the journal is {journal}")
+        }
         None if let Some(left) = one.left() => format!(
             "volume {volume} is not served: {left}; the next weir serve of that store takes them there as well; the \
              journal is {journal}"
@@ -452,6 +455,8 @@ fn row(volume: &ServedVolume) -> Vec<String> {
 mod tests {
     use weir_node::api::types::{AtRisk, BackgroundClass};
 
+    use weir_node::Beside;
+
     use super::*;
 
     #[test]
@@ -499,6 +504,7 @@ mod tests {
             journal: "/d/volumes/07/journal".into(),
             unsent: None,
             trouble: None,
+            beside: None,
             holder,
         };
         let unsent =
@@ -513,6 +519,14 @@ mod tests {
         assert!(reason.contains("`weir volume flush demo --store file:///s1`"), "{reason}");
         assert!(!reason.contains("volume delete"), "{reason}");
         assert_eq!(row["not_served"][0]["at_risk"]["bytes"], 3 << 20);
+        for (beside, way_out) in
+            [(Beside::InStore, "the new name"), (Beside::Elsewhere, "detached")]
+        {
+            let reason = not_served(&Unserved { beside: Some(beside), ..one(None) });
+            assert!(reason.contains("another volume is served under its name"), "{reason}");
+            assert!(reason.contains(way_out) && reason.contains("--store file:///s1"), "{reason}");
+            assert!(!reason.contains("weir up demo"), "{reason}");
+        }
         assert_eq!(document(&[], &[]).unwrap(), Vec::<Value>::new());
         let rows = document(&[], &[one(None), one(Some(12))]).unwrap();
         let [row] = &rows[..] else { panic!("{rows:?}") };

@@ -86,7 +86,15 @@ fn what_was_renamed_and_deleted_elsewhere_is_given_up_under_its_last_name() {
     elsewhere.ok(&["volume", "delete", "moved", "--take-over", "--yes", "--store", &store]);
     let errors = place.fails(1, &["volume", "flush", "demo", "--store", &store]);
     assert!(errors.contains("\"moved\" was deleted elsewhere"), "{errors}");
-    place.ok(&["volume", "delete", "moved", "--discard-journal", "--yes", "--store", &store]);
+    // By now another volume has that name, and went on elsewhere without a journal that it has here.
+    serve_and_kill(&place, &["moved", "--size", "1M", "--store", &store, "--lease", "3"]);
+    elsewhere.ok(&["up", "moved", "--take-over", "--store", &store, "--", "true"]);
+    let discard = ["volume", "delete", "moved", "--discard-journal", "--yes", "--store", &store];
+    let said = text(&place.run(&discard).stderr);
+    assert!(said.contains("is not deleted: removed 1 journal "), "{said}");
+    elsewhere.ok(&["volume", "show", "moved", "--store", &store]);
+    place.ok(&discard);
+    elsewhere.fails(1, &["volume", "show", "moved", "--store", &store]);
 }
 
 /// An earlier volume of the name was deleted: what that left in the store says nothing of the one that is missing.

@@ -12,6 +12,7 @@ use crate::format::object::{ObjectHeader, ObjectKind};
 use crate::ids::{ObjectId, ObjectSeq};
 use crate::map::objects::ApplyCursor;
 use crate::map::table::Dead;
+use crate::own::chain;
 use crate::volume::shared::{Shared, State};
 
 /// The committer task of a volume.
@@ -134,6 +135,11 @@ pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
     }
     let (published, old, garbage) = {
         let mut manifest = shared.manifest.lock().await;
+        if shared.state.borrow().failure.is_some() {
+            return;
+        }
+        // The next opening does not look at what the checkpoint covers, so that is asked for before.
+        let expected = shared.objects_to(manifest.current(), ObjectSeq(checkpoint.sequence));
         let (snapshots, garbage, size) = {
             let mut state = shared.state.borrow_mut();
             let snapshots = state.snapshots_of(checkpoint);
@@ -147,8 +153,12 @@ pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
         if weir_device::mutant("delete_before_listed") {
             shared.delete_keys(garbage.iter().map(ObjectId::key).collect());
         }
+        let lost = || match weir_device::mutant("checkpoint_in_store_set_back") {
+            true => chain::nothing_lost(),
+            false => shared.what_is_lost(&expected),
+        };
         let published = manifest
-            .publish(&shared.env, &RetryPolicy::forever(), |m| {
+            .publish_unless(&lost, &shared.env, &RetryPolicy::forever(), |m| {
                 m.checkpoint = Some(checkpoint);
                 m.size = size;
                 m.snapshots.extend(snapshots);
