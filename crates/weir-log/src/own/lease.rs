@@ -112,8 +112,8 @@ struct Inner {
 
 struct Known {
     identity: LeaseIdentity,
-    /// Number of the newest renewal of this node that counted.
-    newest: u64,
+    /// Number of the newest version of the chain; `None` until it was listed.
+    newest: Option<u64>,
     renewals: u64,
     missed: u64,
     note: Option<String>,
@@ -173,7 +173,7 @@ impl NodeLease {
         let identity = LeaseIdentity { node: HexId(node), incarnation: HexId([0; 16]) };
         let known = Known {
             identity,
-            newest: 0,
+            newest: None,
             renewals: 0,
             missed: 0,
             note: None,
@@ -194,7 +194,6 @@ impl NodeLease {
             store,
             env: env.clone(),
             inner: Arc::clone(&inner),
-            newest: None,
             pruner: Pruner::default(),
         };
         env.spawn_local(renewer.run());
@@ -310,9 +309,7 @@ impl LeaseHold {
             let known = self.lease.inner.known();
             (known.identity.node, known.newest)
         };
-        if ours != node {
-            return Ok(false);
-        }
+        let Some(newest) = newest.filter(|_| ours == node) else { return Ok(false) };
         let prefix = LeaseRecord::prefix(node);
         let before = chain::key(&prefix, newest.saturating_sub(1));
         let listed = store.list(&prefix, Some(&before)).await?;
@@ -364,8 +361,6 @@ struct Renewer {
     store: Store,
     env: Env,
     inner: Arc<Inner>,
-    /// Number of the newest version of the chain; `None` until it was listed.
-    newest: Option<u64>,
     pruner: Pruner,
 }
 
@@ -479,7 +474,8 @@ impl Renewer {
         let mut random = || env.random.next_u64();
         let record = self.record();
         let prefix = LeaseRecord::prefix(record.node);
-        let newest = match self.newest {
+        let newest = self.inner.known().newest;
+        let newest = match newest {
             Some(newest) => newest,
             None => {
                 let list = || chain::numbers(&self.store, &prefix);
@@ -496,8 +492,7 @@ impl Renewer {
         let created = chain::create(store, &policy, &mut random, &prefix, number, &body, rules);
         let (evidence, what) = match created.await? {
             Created::Counts(listed) => {
-                self.newest = Some(number);
-                self.inner.known().newest = number;
+                self.inner.known().newest = Some(number);
                 return Ok(Some(listed));
             }
             Created::Refused(evidence) => (
@@ -509,7 +504,7 @@ impl Renewer {
             }
         };
         tracing::warn!(node = &*self.inner.name, evidence, "{what}");
-        self.newest = None;
+        self.inner.known().newest = None;
         self.pruner = Pruner::default();
         self.begin_run(Some(self.new_id()));
         Ok(None)

@@ -16,7 +16,7 @@ use crate::home::opened;
 use crate::serve::core::{Core, Entry};
 use crate::serve::lock::lock;
 use crate::serve::spec::EndpointKind;
-use crate::volumes::unserved::holder;
+use crate::volumes::unserved::{Beside, holder};
 
 /// How long a status waits for the local disk to list them: what it says beside is worth more than they are.
 const LOOK_TIME: Duration = Duration::from_secs(1);
@@ -79,7 +79,7 @@ async fn all(core: &Core) -> Vec<Kept> {
         let store = store.filter(|store| store != own && *store != core.home.store_url);
         let beside = core.entry(name.as_str()).filter(|_| store.is_none());
         let reason = match beside {
-            Some(entry) => reason_beside(&name, unsent.as_ref(), None, entry.is_elsewhere()),
+            Some(entry) => reason_beside(&name, unsent.as_ref(), None, Beside::of(&entry)),
             None => reason(&name, unsent.as_ref(), store.as_deref()),
         };
         kept.push(Kept { id, name: name.to_string(), unsent, reason, is_quiet: false });
@@ -156,12 +156,12 @@ fn flag_of(store: Option<&str>) -> String {
 }
 
 /// The same of one whose name another volume has that is served, which commands with the name mean: one of the same
-/// store, or one that is in none (`is_elsewhere`).
+/// store, or one that is in none.
 pub(crate) fn reason_beside(
     name: &VolumeName,
     unsent: Option<&AtRisk>,
     store: Option<&str>,
-    is_elsewhere: bool,
+    beside: Beside,
 ) -> String {
     let store = flag_of(store);
     let what = match unsent.is_some_and(AtRisk::is_nothing) {
@@ -169,7 +169,7 @@ pub(crate) fn reason_beside(
         false => held(unsent),
     };
     let taken = "another volume is served under its name";
-    if is_elsewhere {
+    if beside == Beside::Elsewhere {
         return format!(
             "{what}, and {taken}, which is in no store: once that is detached, `weir volume flush {name}{store}` takes \
              them to the store"
@@ -180,6 +180,12 @@ pub(crate) fn reason_beside(
          takes them to the store; where it was deleted elsewhere, `weir volume delete {name} --discard-journal{store}` \
          removes that journal alone; where the store was set back, bring it back as it was"
     )
+}
+
+impl Beside {
+    fn of(entry: &Entry) -> Self {
+        if entry.is_elsewhere() { Self::Elsewhere } else { Self::InStore }
+    }
 }
 
 /// What the journal may hold.

@@ -55,7 +55,7 @@ impl Unserved {
         let (name, unsent, store) =
             (self.name.as_ref()?, self.unsent.as_ref(), self.store.as_deref());
         match self.beside {
-            Some(at) => Some(kept::reason_beside(name, unsent, store, at == Beside::Elsewhere)),
+            Some(beside) => Some(kept::reason_beside(name, unsent, store, beside)),
             None => Some(kept::reason(name, Some(unsent?), store)),
         }
     }

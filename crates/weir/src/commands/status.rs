@@ -453,9 +453,8 @@ fn row(volume: &ServedVolume) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use weir_node::api::types::{AtRisk, BackgroundClass};
-
     use weir_node::Beside;
+    use weir_node::api::types::{AtRisk, BackgroundClass};
 
     use super::*;
 

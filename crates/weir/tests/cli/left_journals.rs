@@ -90,8 +90,9 @@ fn what_was_renamed_and_deleted_elsewhere_is_given_up_under_its_last_name() {
     serve_and_kill(&place, &["moved", "--size", "1M", "--store", &store, "--lease", "3"]);
     elsewhere.ok(&["up", "moved", "--take-over", "--store", &store, "--", "true"]);
     let discard = ["volume", "delete", "moved", "--discard-journal", "--yes", "--store", &store];
-    let said = text(&place.run(&discard).stderr);
-    assert!(said.contains("is not deleted: removed 1 journal "), "{said}");
+    let done = place.run(&discard);
+    let said = text(&done.stderr);
+    assert!(done.status.success() && said.contains("is not deleted: removed 1 journal "), "{said}");
     elsewhere.ok(&["volume", "show", "moved", "--store", &store]);
     place.ok(&discard);
     elsewhere.fails(1, &["volume", "show", "moved", "--store", &store]);
