@@ -17,6 +17,7 @@
 //! and a `ReadPin` the garbage. Both may be dropped while the state is borrowed.
 
 mod device;
+mod load;
 mod ownership;
 mod pressure;
 mod reads;

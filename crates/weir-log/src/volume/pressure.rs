@@ -3,28 +3,23 @@
 //! wait; only a journal that is nearly full does ([`Shared::throttle`]).
 
 use std::cell::Cell;
-use std::time::Duration;
 
-use tokio::time::Instant;
 use weir_pacer::{Class, Pace, Pressure};
 use weir_store::Store;
 
 use crate::limits::THROTTLE_FROM_PERCENT;
+use crate::volume::load::Load;
 use crate::volume::shared::{Shared, State, percent_full};
 
 /// Share of the journal, in percent, up to which its fill does not press: bursts are taken in as they come.
 const CALM_UP_TO_PERCENT: u64 = 50;
 
-/// Share of the journal, in percent, at which writes are no burst any more: uploads follow them at full speed from then
-/// on, so that they find their bytes in memory. What memory does not have is read from the journal's disk, a third
-/// transfer of every byte, and a load that goes on gains nothing from waiting.
-const FOLLOW_FROM_PERCENT: u64 = 60;
+/// Closed batches at which uploads that follow a load are pressed fully. With fewer they keep up in short pieces, which
+/// clients hardly feel; with more, the next ones are soon no longer in memory.
+const BATCHES_BEHIND_MAX: u64 = 2;
 
-/// A load of a volume that uploads follow is looked at over so long.
-const LOAD_TIME: Duration = Duration::from_secs(10);
-
-/// Part of the journal that a light load closes in that time at most: it would take minutes to be followed again.
-const LIGHT_LOAD_PART: u64 = 16;
+/// The same for copies that these batches wait for: as many as memory keeps bytes of.
+const BATCHES_BEHIND_COPIES_MAX: u64 = 8;
 
 /// Objects that wait for their deletion at which deletions are pressed fully: half a gigabyte with objects of 8 MiB.
 /// Clients that overwrite the same bytes again and again make garbage faster than it goes in the background.
@@ -38,33 +33,8 @@ pub(crate) struct Pressures {
     delete: Pressure,
     /// Who waits for background work of the volume.
     awaited: Cell<u32>,
-    /// Uploads follow the writes: begun when the journal reaches [`FOLLOW_FROM_PERCENT`], ended once everything is in
-    /// the store and the load is light, or the journal is empty and no client of the node is there.
-    follows: Cell<Option<Load>>,
-}
-
-/// The load of a volume that uploads follow.
-#[derive(Clone, Copy, Debug)]
-struct Load {
-    /// When it was looked at last, and the bytes in batches that were closed by then.
-    looked_at: Instant,
-    closed_bytes: u64,
-    is_light: bool,
-}
-
-impl Load {
-    fn new(closed_bytes: u64) -> Self {
-        Self { looked_at: Instant::now(), closed_bytes, is_light: false }
-    }
-
-    /// Looks at it again, if it is time to. `journal_bytes`: what the journal may hold.
-    fn look(self, closed_bytes: u64, journal_bytes: u64) -> Self {
-        if self.looked_at.elapsed() < LOAD_TIME {
-            return self;
-        }
-        let bytes = closed_bytes - self.closed_bytes;
-        Self { is_light: bytes <= journal_bytes / LIGHT_LOAD_PART, ..Self::new(closed_bytes) }
-    }
+    /// `None` until it is looked at for the first time.
+    load: Cell<Option<Load>>,
 }
 
 /// Somebody waits for background work as long as this lives: it goes at full speed.
@@ -78,7 +48,7 @@ impl Pressures {
 
     /// Whether uploads follow the writes, which ends with time alone.
     pub(crate) fn uploads_follow(&self) -> bool {
-        self.follows.get().is_some()
+        self.load.get().is_some_and(|load| load.is_followed())
     }
 }
 
@@ -127,40 +97,51 @@ impl Shared {
             || self.journal.is_poisoned();
         let (used, capacity) = self.journal.used_and_capacity();
         let full = percent_full((used, capacity));
-        let unsent = &state.writes.unsent;
-        let (closed_bytes, is_stored) =
-            (unsent.closed_bytes(), unsent.closed_oldest_age().is_none());
-        let so_far = self.pressures.follows.get().map(|load| load.look(closed_bytes, capacity));
-        let is_light = is_stored
-            && so_far.is_some_and(|load| load.is_light)
-            && !weir_device::mutant("light_load_is_followed");
-        let is_empty = used <= self.options.batch.bytes;
-        let rests = || is_light || is_empty && self.env.pacer.seen().bytes_per_second.is_none();
-        let followed = follows(so_far.is_some(), full, rests);
-        let load = followed.then(|| so_far.unwrap_or_else(|| Load::new(closed_bytes)));
-        self.pressures.follows.set(load);
-        let hurries = hurries || followed;
+        let load = self.load(state, (used, capacity));
         let age = state.writes.age_pressure(&self.options.batch);
-        let upload = if hurries { Pressure::FULL } else { upload_pressure(full, age) };
+        let of_fill_and_age = upload_pressure(full, age);
+        let of_data = |batches_max: u64| match (hurries, load.is_followed()) {
+            (true, _) => Pressure::FULL,
+            (false, true) => of_fill_and_age.max(self.behind_pressure(state, batches_max)),
+            (false, false) => of_fill_and_age,
+        };
+        let upload = of_data(BATCHES_BEHIND_MAX);
         let of_share = state.collector.pressure(&state.head.objects, &self.options.collect);
-        let is_ahead_of_data = state.collector.in_flight() > 0;
-        let copy = copy_pressure(of_share, upload, is_ahead_of_data || hurries);
+        let data_waits = state.collector.in_flight() > 0 || hurries;
+        let copy = copy_pressure(of_share, of_data(BATCHES_BEHIND_COPIES_MAX), data_waits);
         let is_out_of_room = state.writes.upload_note.is_some();
         let delete = delete_pressure(self.garbage.pending(), is_out_of_room, hurries);
         self.pressures.upload.set(upload);
         self.pressures.copy.set(copy);
         self.pressures.delete.set(delete);
     }
+
+    /// The load of the volume, looked at anew.
+    fn load(&self, state: &State, (used, capacity): (u64, u64)) -> Load {
+        let unsent = &state.writes.unsent;
+        let open_bytes = state.writes.batch.as_ref().map_or(0, |batch| batch.payload_bytes);
+        let bytes = unsent.closed_bytes() + open_bytes;
+        let mut load = self.pressures.load.get().unwrap_or_else(|| Load::new(bytes));
+        load.look(bytes, capacity);
+        let is_light = load.is_light() && !weir_device::mutant("light_load_is_followed");
+        let is_empty = used <= self.options.batch.bytes;
+        let rests = is_light || is_empty && self.env.pacer.seen().bytes_per_second.is_none();
+        load.follow(percent_full((used, capacity)), rests);
+        self.pressures.load.set(Some(load));
+        load
+    }
+
+    /// What presses uploads that follow a load, or what they wait for: closed batches.
+    fn behind_pressure(&self, state: &State, batches_max: u64) -> u32 {
+        if weir_device::mutant("what_is_behind_presses_nothing") {
+            return 0;
+        }
+        let bytes = state.writes.unsent.waiting_bytes();
+        Pressure::between(bytes, 0, batches_max * self.options.batch.bytes)
+    }
 }
 
-/// Whether uploads follow the writes. Once they do, an empty journal alone is no end of it: where uploads keep up with
-/// a load that goes on, it is empty now and then. Nor are clients of other volumes a reason to go on.
-fn follows(so_far: bool, percent_full: u64, rests: impl Fn() -> bool) -> bool {
-    let goes_on = so_far && !rests() && !weir_device::mutant("uploads_never_follow");
-    percent_full >= FOLLOW_FROM_PERCENT || goes_on
-}
-
-/// What presses uploads while nobody waits for them.
+/// What presses uploads that follow no load while nobody waits for them.
 fn upload_pressure(percent_full: u64, age: u32) -> u32 {
     let fill = match weir_device::mutant("full_journal_presses_nothing") {
         true => 0,
@@ -169,10 +150,10 @@ fn upload_pressure(percent_full: u64, age: u32) -> u32 {
     fill.max(if weir_device::mutant("age_presses_nothing") { 0 } else { age })
 }
 
-/// What presses copies. Data waits for objects of the collector that are numbered before it.
-fn copy_pressure(of_share: u32, upload: u32, data_waits: bool) -> u32 {
+/// What presses copies. Data waits for objects of the collector that are numbered before it, and presses them as well.
+fn copy_pressure(of_share: u32, of_data: u32, data_waits: bool) -> u32 {
     let data_waits = data_waits && !weir_device::mutant("copies_hold_back_data");
-    if data_waits { of_share.max(upload) } else { of_share }
+    if data_waits { of_share.max(of_data) } else { of_share }
 }
 
 /// What presses deletions: how many wait, and a store that has no room for anything else before they are done.
@@ -194,14 +175,6 @@ mod tests {
         assert_eq!(found, [0, 0, 40, 400, 1000, 1000]);
         assert_eq!(upload_pressure(60, 700), 700);
         assert_eq!(upload_pressure(75, 700), 1000);
-    }
-
-    #[test]
-    fn uploads_follow_from_a_full_journal_on_until_clients_rest() {
-        let (rests, goes_on) = (|| true, || false);
-        assert!(!follows(false, 59, goes_on) && follows(false, 60, goes_on));
-        assert!(follows(true, 1, goes_on) && !follows(true, 1, rests));
-        assert!(follows(true, 60, rests), "it is not empty");
     }
 
     #[test]

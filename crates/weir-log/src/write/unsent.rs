@@ -120,12 +120,16 @@ impl Unsent {
         self.waiting.front().map(|waiting| waiting.opened_at.elapsed())
     }
 
+    /// Bytes of closed batches that are not in the store.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        self.waiting.iter().map(|waiting| waiting.bytes).sum()
+    }
+
     pub(crate) fn status(&self, open: Option<&Batch>) -> UnsentStatus {
         let closed = self.waiting.front();
         let oldest = closed.map(|waiting| waiting.opened_at);
-        let bytes = self.waiting.iter().map(|waiting| waiting.bytes).sum::<u64>();
         UnsentStatus {
-            bytes: bytes + open.map_or(0, |batch| batch.payload_bytes),
+            bytes: self.waiting_bytes() + open.map_or(0, |batch| batch.payload_bytes),
             oldest_age: oldest.or(open.map(|batch| batch.opened_at)).map(|at| at.elapsed()),
             closed_age: closed.map(|waiting| waiting.closed_at.elapsed()),
         }

@@ -49,6 +49,11 @@ async fn busy_volume(host: &Host) -> (Rc<LogVolume>, tokio::task::JoinHandle<()>
     (volume, client)
 }
 
+fn percent_full(volume: &LogVolume) -> u64 {
+    let status = volume.status();
+    status.journal_used_bytes * 100 / status.journal_capacity_bytes
+}
+
 #[test]
 fn uploads_wait_while_clients_would_feel_them() {
     run(async {
@@ -118,8 +123,11 @@ fn a_journal_whose_disk_is_full_presses_uploads() {
             assert!(begun.elapsed() < Duration::from_secs(60), "it fills the disk");
             sleep(Duration::from_millis(10)).await;
         }
-        sleep(Duration::from_millis(200)).await;
-        assert_eq!(volume.status().upload_pressure, 1000);
+        let full = Instant::now();
+        while volume.status().upload_pressure < 1000 {
+            assert!(full.elapsed() < Duration::from_millis(200), "writers wait for uploads");
+            sleep(Duration::from_millis(1)).await;
+        }
         writer.abort();
         client.abort();
     });
@@ -153,10 +161,7 @@ fn uploads_follow_writes_that_were_too_many_for_a_burst_until_clients_rest() {
         let mut host = Host::new().await;
         host.options.batch.rpo = Duration::from_secs(600);
         let (volume, client) = busy_volume(&host).await;
-        let percent = || {
-            let status = volume.status();
-            status.journal_used_bytes * 100 / status.journal_capacity_bytes
-        };
+        let percent = || percent_full(&volume);
         let mut nth = 0;
         while percent() < 60 {
             assert!(volume.status().upload_pressure < 1000, "a burst is taken in");
@@ -166,10 +171,8 @@ fn uploads_follow_writes_that_were_too_many_for_a_burst_until_clients_rest() {
         // The client goes on, and finds uploads close behind it.
         sleep(Duration::from_secs(5)).await;
         for nth in 0..500 {
-            assert_eq!(volume.status().upload_pressure, 1000);
-            // Over so long a time it rises above 20 % now and then.
-            let bound = if nth < 50 { 20 } else { 30 };
-            assert!(percent() < bound, "{} %", percent());
+            // Two batches and one that is filled; the journal gives back a sixth at a time.
+            assert!(percent() < 45, "{nth}: {} %", percent());
             sleep(Duration::from_millis(50)).await;
         }
         client.abort();
@@ -178,6 +181,33 @@ fn uploads_follow_writes_that_were_too_many_for_a_burst_until_clients_rest() {
         volume.flush_remote().await.expect("stored");
         write(&volume, 0, &[1; 4096]).await.expect("written");
         assert_eq!(volume.status().upload_pressure, 0, "the next burst is one again");
+    });
+}
+
+#[test]
+fn uploads_follow_a_load_that_goes_on_sooner_than_a_burst() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.batch.rpo = Duration::from_secs(600);
+        let (volume, _) = host.open().await;
+        let others = busy_others(&host);
+        sleep(Duration::from_secs(1)).await;
+        owe(&host, Class::Upload).await;
+        for nth in 0_u64.. {
+            if percent_full(&volume) >= 55 {
+                break;
+            }
+            assert!(volume.status().upload_pressure < 1000, "a burst is taken in");
+            write(&volume, nth % 16 * 4096, &[9; 4096]).await.expect("written");
+        }
+        volume.flush_remote().await.expect("stored");
+        // A tenth of the journal per second.
+        for nth in 0..100 {
+            write(&volume, nth % 16 * 4096, &[9; 4096]).await.expect("written");
+            assert!(percent_full(&volume) < 50, "{nth}: {} %", percent_full(&volume));
+            sleep(Duration::from_millis(100)).await;
+        }
+        others.abort();
     });
 }
 

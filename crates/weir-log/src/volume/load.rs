@@ -1,0 +1,166 @@
+//! How much a volume is written to: a burst that its journal takes in, or a load that goes on and that uploads follow.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Share of the journal, in percent, from which uploads follow a load that goes on. Below it, a load is a burst however
+/// long it takes.
+const FOLLOW_LOAD_FROM_PERCENT: u64 = 30;
+
+/// Share of the journal, in percent, from which uploads follow any load: what is left is for writers meanwhile.
+const FOLLOW_FROM_PERCENT: u64 = 60;
+
+/// Seconds in a row with more than a light load after which a load goes on. At the speed of a disk, bursts that fit the
+/// journal have ended before.
+const GOES_ON_AFTER_SECONDS: u32 = 3;
+
+/// Part of the journal that a light load writes per second at most: it takes minutes to fill the journal.
+const LIGHT_LOAD_PART: u64 = 160;
+
+/// Whether a load is light again is said of its mean over so long: file systems write every few seconds.
+const LIGHT_LOAD_TIME: Duration = Duration::from_secs(10);
+
+/// The load of a volume, and whether uploads follow it: each batch is sent as soon as it is closed, and finds its
+/// bytes in memory. What memory does not have is read from the journal's disk, a third transfer of every byte, and a
+/// load that goes on gains nothing from waiting.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    second: Span,
+    /// Seconds in a row that were not light, up to now.
+    heavy_seconds: u32,
+    long: Span,
+    /// The mean of the last [`LIGHT_LOAD_TIME`] was light.
+    is_light: bool,
+    is_followed: bool,
+}
+
+/// Some time of a load.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    began: Instant,
+    /// Bytes that had been written by then.
+    bytes: u64,
+}
+
+impl Span {
+    fn new(bytes: u64) -> Self {
+        Self { began: Instant::now(), bytes }
+    }
+
+    /// Bytes per second, once so much time has passed; then the next span begins.
+    fn end_after(&mut self, length: Duration, bytes: u64) -> Option<u64> {
+        let elapsed = self.began.elapsed();
+        if elapsed < length {
+            return None;
+        }
+        let written = u128::from(bytes.saturating_sub(self.bytes));
+        *self = Self::new(bytes);
+        Some(u64::try_from(written * 1000 / elapsed.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+impl Load {
+    /// One of which nothing is known. `bytes` were written to the volume so far.
+    pub(crate) fn new(bytes: u64) -> Self {
+        let (second, long) = (Span::new(bytes), Span::new(bytes));
+        Self { second, heavy_seconds: 0, long, is_light: false, is_followed: false }
+    }
+
+    /// Looks at it again: so many bytes were written so far, and the journal may hold so many.
+    pub(crate) fn look(&mut self, bytes: u64, journal_bytes: u64) {
+        let is_light = |rate: u64| rate <= journal_bytes / LIGHT_LOAD_PART;
+        if let Some(rate) = self.second.end_after(Duration::from_secs(1), bytes) {
+            self.heavy_seconds = if is_light(rate) { 0 } else { self.heavy_seconds + 1 };
+        }
+        if let Some(rate) = self.long.end_after(LIGHT_LOAD_TIME, bytes) {
+            self.is_light = is_light(rate);
+        }
+    }
+
+    /// Whether it has become light since uploads follow it.
+    pub(crate) fn is_light(&self) -> bool {
+        self.is_light
+    }
+
+    /// Whether uploads follow it.
+    pub(crate) fn is_followed(&self) -> bool {
+        self.is_followed
+    }
+
+    /// From a part of the journal on uploads follow, until clients rest. An empty journal alone is no end of it: where
+    /// uploads keep up with a load that goes on, it is empty now and then. Nor are clients of other volumes a reason to
+    /// go on.
+    pub(crate) fn follow(&mut self, percent_full: u64, rests: bool) {
+        let goes_on = self.heavy_seconds >= GOES_ON_AFTER_SECONDS
+            && !weir_device::mutant("load_that_goes_on_is_a_burst");
+        let from = if goes_on { FOLLOW_LOAD_FROM_PERCENT } else { FOLLOW_FROM_PERCENT };
+        let begins = percent_full >= from;
+        if begins && !self.is_followed {
+            (self.long, self.is_light) = (Span::new(self.second.bytes), false);
+        }
+        let stays = self.is_followed && !rests && !weir_device::mutant("uploads_never_follow");
+        self.is_followed = begins || stays;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOURNAL_BYTES: u64 = 160 << 20;
+
+    /// Lets a second pass, in which so many MiB are written.
+    async fn second(load: &mut Load, bytes: &mut u64, mib: u64) {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        *bytes += mib << 20;
+        load.look(*bytes, JOURNAL_BYTES);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn uploads_follow_a_full_journal_and_sooner_a_load_that_goes_on() {
+        let (mut load, mut bytes) = (Load::new(0), 0);
+        let follows = |mut load: Load, percent_full| {
+            load.follow(percent_full, false);
+            load.is_followed()
+        };
+        assert!(!follows(load, 59) && follows(load, 60));
+        for mib in [2, 2, 1, 50, 2] {
+            second(&mut load, &mut bytes, mib).await;
+            assert!(!follows(load, 59), "two seconds in a row are a burst, and one may be light");
+        }
+        second(&mut load, &mut bytes, 2).await;
+        assert!(!follows(load, 29) && follows(load, 30));
+        second(&mut load, &mut bytes, 0).await;
+        assert!(!follows(load, 59), "it has ended");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn uploads_follow_until_clients_rest() {
+        let mut load = Load::new(0);
+        load.follow(60, true);
+        assert!(load.is_followed(), "the journal is not empty");
+        load.follow(1, false);
+        assert!(load.is_followed());
+        load.follow(1, true);
+        assert!(!load.is_followed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_load_is_light_by_its_mean_since_uploads_follow() {
+        let (mut load, mut bytes) = (Load::new(0), 0);
+        for _ in 0..10 {
+            second(&mut load, &mut bytes, 0).await;
+        }
+        assert!(load.is_light());
+        load.follow(60, false);
+        assert!(!load.is_light(), "that was before");
+        for (mib, is_light) in [(10, true), (11, false)] {
+            second(&mut load, &mut bytes, mib).await;
+            for _ in 1..10 {
+                second(&mut load, &mut bytes, 0).await;
+            }
+            assert_eq!(load.is_light(), is_light, "{mib} MiB in ten seconds");
+        }
+    }
+}
