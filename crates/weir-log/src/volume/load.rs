@@ -11,19 +11,19 @@ const FOLLOW_LOAD_FROM_PERCENT: u64 = 30;
 /// Share of the journal, in percent, from which uploads follow any load: what is left is for writers meanwhile.
 const FOLLOW_FROM_PERCENT: u64 = 60;
 
-/// Seconds in a row with more than a light load after which a load goes on. At the speed of a disk, bursts that fit the
-/// journal have ended before.
+/// Seconds in a row with more than a light load after which a load goes on. Where the disk writes a fifth of the
+/// journal per second, bursts that fit it have ended before.
 const GOES_ON_AFTER_SECONDS: u32 = 3;
 
-/// Part of the journal that a light load writes per second at most: it takes minutes to fill the journal.
+/// Part of the journal that a light load writes per second at most. Large writes take minutes to fill the journal then.
 const LIGHT_LOAD_PART: u64 = 160;
 
 /// Whether a load is light again is said of its mean over so long: file systems write every few seconds.
 const LIGHT_LOAD_TIME: Duration = Duration::from_secs(10);
 
-/// The load of a volume, and whether uploads follow it: each batch is sent as soon as it is closed, and finds its
-/// bytes in memory. What memory does not have is read from the journal's disk, a third transfer of every byte, and a
-/// load that goes on gains nothing from waiting.
+/// The load of a volume, and whether uploads follow it: closed batches are sent while memory has their bytes. What it
+/// does not have is read from the journal's disk, a third transfer of every byte, and a load that goes on gains nothing
+/// from waiting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     second: Span,
@@ -88,16 +88,16 @@ impl Load {
         self.is_followed
     }
 
-    /// From a part of the journal on uploads follow, until clients rest. An empty journal alone is no end of it: where
-    /// uploads keep up with a load that goes on, it is empty now and then. Nor are clients of other volumes a reason to
-    /// go on.
-    pub(crate) fn follow(&mut self, percent_full: u64, rests: bool) {
+    /// From a part of the journal on uploads follow, until clients rest; a load that goes on also from when the age of
+    /// its data presses (`is_old`), since it would settle there. An empty journal alone is no end of it: where uploads
+    /// keep up with a load that goes on, it is empty now and then. Nor are clients of other volumes a reason to go on.
+    pub(crate) fn follow(&mut self, percent_full: u64, is_old: bool, rests: bool) {
         let goes_on = self.heavy_seconds >= GOES_ON_AFTER_SECONDS
             && !weir_device::mutant("load_that_goes_on_is_a_burst");
-        let from = if goes_on { FOLLOW_LOAD_FROM_PERCENT } else { FOLLOW_FROM_PERCENT };
-        let begins = percent_full >= from;
+        let begins = percent_full >= FOLLOW_FROM_PERCENT
+            || goes_on && (percent_full >= FOLLOW_LOAD_FROM_PERCENT || is_old);
         if begins && !self.is_followed {
-            (self.long, self.is_light) = (Span::new(self.second.bytes), false);
+            (self.long, self.is_light) = (self.second, false);
         }
         let stays = self.is_followed && !rests && !weir_device::mutant("uploads_never_follow");
         self.is_followed = begins || stays;
@@ -120,29 +120,32 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn uploads_follow_a_full_journal_and_sooner_a_load_that_goes_on() {
         let (mut load, mut bytes) = (Load::new(0), 0);
-        let follows = |mut load: Load, percent_full| {
-            load.follow(percent_full, false);
+        let follows = |mut load: Load, percent_full, is_old| {
+            load.follow(percent_full, is_old, false);
             load.is_followed()
         };
-        assert!(!follows(load, 59) && follows(load, 60));
+        assert!(!follows(load, 59, true) && follows(load, 60, false));
         for mib in [2, 2, 1, 50, 2] {
             second(&mut load, &mut bytes, mib).await;
-            assert!(!follows(load, 59), "two seconds in a row are a burst, and one may be light");
+            assert!(
+                !follows(load, 59, true),
+                "two seconds in a row are a burst, and one may be light"
+            );
         }
         second(&mut load, &mut bytes, 2).await;
-        assert!(!follows(load, 29) && follows(load, 30));
+        assert!(!follows(load, 29, false) && follows(load, 30, false) && follows(load, 1, true));
         second(&mut load, &mut bytes, 0).await;
-        assert!(!follows(load, 59), "it has ended");
+        assert!(!follows(load, 59, true), "it has ended");
     }
 
     #[tokio::test(start_paused = true)]
     async fn uploads_follow_until_clients_rest() {
         let mut load = Load::new(0);
-        load.follow(60, true);
+        load.follow(60, false, true);
         assert!(load.is_followed(), "the journal is not empty");
-        load.follow(1, false);
+        load.follow(1, false, false);
         assert!(load.is_followed());
-        load.follow(1, true);
+        load.follow(1, false, true);
         assert!(!load.is_followed());
     }
 
@@ -153,7 +156,7 @@ mod tests {
             second(&mut load, &mut bytes, 0).await;
         }
         assert!(load.is_light());
-        load.follow(60, false);
+        load.follow(60, false, false);
         assert!(!load.is_light(), "that was before");
         for (mib, is_light) in [(10, true), (11, false)] {
             second(&mut load, &mut bytes, mib).await;
@@ -162,5 +165,15 @@ mod tests {
             }
             assert_eq!(load.is_light(), is_light, "{mib} MiB in ten seconds");
         }
+        for mib in [0, 0, 0, 0, 50] {
+            second(&mut load, &mut bytes, mib).await;
+        }
+        load.follow(1, false, true);
+        load.follow(60, false, false);
+        for _ in 0..10 {
+            assert!(!load.is_light(), "ten seconds have not passed");
+            second(&mut load, &mut bytes, 1).await;
+        }
+        assert!(load.is_light(), "what came before does not count");
     }
 }

@@ -14,12 +14,13 @@ use crate::volume::shared::{Shared, State, percent_full};
 /// Share of the journal, in percent, up to which its fill does not press: bursts are taken in as they come.
 const CALM_UP_TO_PERCENT: u64 = 50;
 
-/// Closed batches at which uploads that follow a load are pressed fully. With fewer they keep up in short pieces, which
-/// clients hardly feel; with more, the next ones are soon no longer in memory.
-const BATCHES_BEHIND_MAX: u64 = 2;
+/// Part of the memory for copies of the journal at which bytes that wait press uploads that follow a load fully. With
+/// fewer, uploads keep up in short pieces, which clients hardly feel; with more, the next ones are soon no longer in
+/// memory. Copies that data waits for are pressed fully by all of that memory.
+const BEHIND_PART: u64 = 4;
 
-/// The same for copies that these batches wait for: as many as memory keeps bytes of.
-const BATCHES_BEHIND_COPIES_MAX: u64 = 8;
+/// Part of the journal that counts as such memory at most.
+const MEMORY_PART_MAX: u64 = 4;
 
 /// Objects that wait for their deletion at which deletions are pressed fully: half a gigabyte with objects of 8 MiB.
 /// Clients that overwrite the same bytes again and again make garbage faster than it goes in the background.
@@ -95,20 +96,23 @@ impl Shared {
             || self.is_closing_or_frozen()
             || self.stopped.get()
             || self.journal.is_poisoned();
-        let (used, capacity) = self.journal.used_and_capacity();
-        let full = percent_full((used, capacity));
-        let load = self.load(state, (used, capacity));
-        let age = state.writes.age_pressure(&self.options.batch);
+        let full = percent_full(self.journal.used_and_capacity());
+        let age = match weir_device::mutant("age_presses_nothing") {
+            true => 0,
+            false => state.writes.age_pressure(&self.options.batch),
+        };
+        let load = self.load(state, age > 0);
+        let memory = self.memory_bytes();
         let of_fill_and_age = upload_pressure(full, age);
-        let of_data = |batches_max: u64| match (hurries, load.is_followed()) {
+        let of_data = |waiting_max: u64| match (hurries, load.is_followed()) {
             (true, _) => Pressure::FULL,
-            (false, true) => of_fill_and_age.max(self.behind_pressure(state, batches_max)),
+            (false, true) => of_fill_and_age.max(behind_pressure(state, waiting_max)),
             (false, false) => of_fill_and_age,
         };
-        let upload = of_data(BATCHES_BEHIND_MAX);
+        let upload = of_data(memory / BEHIND_PART);
         let of_share = state.collector.pressure(&state.head.objects, &self.options.collect);
         let data_waits = state.collector.in_flight() > 0 || hurries;
-        let copy = copy_pressure(of_share, of_data(BATCHES_BEHIND_COPIES_MAX), data_waits);
+        let copy = copy_pressure(of_share, of_data(memory), data_waits);
         let is_out_of_room = state.writes.upload_note.is_some();
         let delete = delete_pressure(self.garbage.pending(), is_out_of_room, hurries);
         self.pressures.upload.set(upload);
@@ -116,38 +120,48 @@ impl Shared {
         self.pressures.delete.set(delete);
     }
 
-    /// The load of the volume, looked at anew.
-    fn load(&self, state: &State, (used, capacity): (u64, u64)) -> Load {
+    /// Memory for copies of the journal, for as much of it as is worth waiting for.
+    fn memory_bytes(&self) -> u64 {
+        let (_, capacity) = self.journal.used_and_capacity();
+        let most = u64::try_from(self.options.journal.resident_bytes_max).unwrap_or(u64::MAX);
+        most.min(capacity / MEMORY_PART_MAX)
+    }
+
+    /// The load of the volume, looked at anew. `is_old`: the age of its data presses.
+    fn load(&self, state: &State, is_old: bool) -> Load {
+        let (used, capacity) = self.journal.used_and_capacity();
         let unsent = &state.writes.unsent;
         let open_bytes = state.writes.batch.as_ref().map_or(0, |batch| batch.payload_bytes);
         let bytes = unsent.closed_bytes() + open_bytes;
         let mut load = self.pressures.load.get().unwrap_or_else(|| Load::new(bytes));
         load.look(bytes, capacity);
-        let is_light = load.is_light() && !weir_device::mutant("light_load_is_followed");
+        let is_light = load.is_light()
+            && unsent.waiting_bytes() <= self.memory_bytes() / BEHIND_PART
+            && !weir_device::mutant("light_load_is_followed");
         let is_empty = used <= self.options.batch.bytes;
-        let rests = is_light || is_empty && self.env.pacer.seen().bytes_per_second.is_none();
-        load.follow(percent_full((used, capacity)), rests);
+        let rests = load.is_followed()
+            && (is_light || is_empty && self.env.pacer.seen().bytes_per_second.is_none());
+        load.follow(percent_full((used, capacity)), is_old, rests);
         self.pressures.load.set(Some(load));
         load
     }
-
-    /// What presses uploads that follow a load, or what they wait for: closed batches.
-    fn behind_pressure(&self, state: &State, batches_max: u64) -> u32 {
-        if weir_device::mutant("what_is_behind_presses_nothing") {
-            return 0;
-        }
-        let bytes = state.writes.unsent.waiting_bytes();
-        Pressure::between(bytes, 0, batches_max * self.options.batch.bytes)
-    }
 }
 
-/// What presses uploads that follow no load while nobody waits for them.
+/// What presses uploads that follow a load, or copies that these wait for.
+fn behind_pressure(state: &State, waiting_max: u64) -> u32 {
+    if weir_device::mutant("what_is_behind_presses_nothing") {
+        return 0;
+    }
+    Pressure::between(state.writes.unsent.waiting_bytes(), 0, waiting_max)
+}
+
+/// What presses uploads at least, whether they follow a load or not, while nobody waits for them.
 fn upload_pressure(percent_full: u64, age: u32) -> u32 {
     let fill = match weir_device::mutant("full_journal_presses_nothing") {
         true => 0,
         false => Pressure::between(percent_full, CALM_UP_TO_PERCENT, THROTTLE_FROM_PERCENT),
     };
-    fill.max(if weir_device::mutant("age_presses_nothing") { 0 } else { age })
+    fill.max(age)
 }
 
 /// What presses copies. Data waits for objects of the collector that are numbered before it, and presses them as well.

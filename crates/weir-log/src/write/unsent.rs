@@ -23,6 +23,8 @@ pub(crate) struct Unsent {
     /// How old a write may be when it comes into the store.
     rpo: Duration,
     waiting: VecDeque<Waiting>,
+    /// Their bytes together.
+    waiting_bytes: u64,
     /// Batches that came into the store later than that.
     missed: u64,
     closed_bytes: u64,
@@ -48,6 +50,7 @@ impl Unsent {
         Self {
             rpo,
             waiting: VecDeque::new(),
+            waiting_bytes: 0,
             missed: 0,
             closed_bytes: 0,
             replayed_through: None,
@@ -62,6 +65,7 @@ impl Unsent {
 
     pub(crate) fn on_close(&mut self, batch: &Batch) {
         self.closed_bytes += batch.payload_bytes;
+        self.waiting_bytes += batch.payload_bytes;
         self.waiting.push_back(Waiting {
             last: batch.last,
             bytes: batch.payload_bytes,
@@ -76,7 +80,9 @@ impl Unsent {
             return;
         };
         let whole = &mut self.waiting[index];
-        whole.bytes = whole.bytes.saturating_sub(part.payload_bytes);
+        let rest = whole.bytes.saturating_sub(part.payload_bytes);
+        self.waiting_bytes = self.waiting_bytes - whole.bytes + rest + part.payload_bytes;
+        whole.bytes = rest;
         let (opened_at, closed_at) = (whole.opened_at, whole.closed_at);
         let waiting = Waiting { last: part.last, bytes: part.payload_bytes, opened_at, closed_at };
         self.waiting.insert(index, waiting);
@@ -84,6 +90,7 @@ impl Unsent {
 
     pub(crate) fn on_commit(&mut self, committed: WriteMark) {
         while let Some(waiting) = self.waiting.pop_front_if(|waiting| waiting.last <= committed) {
+            self.waiting_bytes -= waiting.bytes;
             // A slow one counts for the next dozen or two.
             self.slowest = waiting.closed_at.elapsed().max(self.slowest * 9 / 10);
             let since = match weir_device::mutant("rpo_counted_from_close") {
@@ -122,7 +129,7 @@ impl Unsent {
 
     /// Bytes of closed batches that are not in the store.
     pub(crate) fn waiting_bytes(&self) -> u64 {
-        self.waiting.iter().map(|waiting| waiting.bytes).sum()
+        self.waiting_bytes
     }
 
     pub(crate) fn status(&self, open: Option<&Batch>) -> UnsentStatus {
@@ -172,6 +179,21 @@ mod tests {
         let status = unsent.status(Some(&second));
         assert_eq!((status.bytes, status.oldest_age), (100, Some(Duration::ZERO)));
         assert_eq!(status.closed_age, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_parts_of_a_batch_have_its_bytes() {
+        let mut unsent = Unsent::new(Duration::from_secs(60));
+        let mut whole = batch(3);
+        whole.payload_bytes = 300;
+        unsent.on_close(&whole);
+        let part = batch(1);
+        unsent.on_cut(&part);
+        assert_eq!(unsent.waiting_bytes(), 300);
+        unsent.on_commit(part.last);
+        assert_eq!(unsent.waiting_bytes(), 200);
+        unsent.on_commit(whole.last);
+        assert_eq!(unsent.waiting_bytes(), 0);
     }
 
     #[tokio::test(start_paused = true)]

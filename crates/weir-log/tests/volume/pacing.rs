@@ -170,11 +170,21 @@ fn uploads_follow_writes_that_were_too_many_for_a_burst_until_clients_rest() {
         }
         // The client goes on, and finds uploads close behind it.
         sleep(Duration::from_secs(5)).await;
+        let mut has_eased = false;
         for nth in 0..500 {
+            let status = volume.status();
+            // One is closed, at least.
+            let must_press = status.unsent_bytes >= 2 * host.options.batch.bytes;
+            assert!(!must_press || status.upload_pressure > 500, "{nth}: they follow");
+            has_eased |= status.upload_pressure < 1000;
+            if nth == 100 {
+                volume.flush_remote().await.expect("an empty journal is no end of it");
+            }
             // Two batches and one that is filled; the journal gives back a sixth at a time.
             assert!(percent() < 45, "{nth}: {} %", percent());
             sleep(Duration::from_millis(50)).await;
         }
+        assert!(has_eased, "what keeps up goes in short pieces");
         client.abort();
         let _ = client.await;
         sleep(Duration::from_secs(3)).await;
@@ -189,6 +199,7 @@ fn uploads_follow_a_load_that_goes_on_sooner_than_a_burst() {
     run(async {
         let mut host = Host::new().await;
         host.options.batch.rpo = Duration::from_secs(600);
+        host.options.batch.age = Duration::from_secs(300);
         let (volume, _) = host.open().await;
         let others = busy_others(&host);
         sleep(Duration::from_secs(1)).await;
@@ -201,11 +212,82 @@ fn uploads_follow_a_load_that_goes_on_sooner_than_a_burst() {
             write(&volume, nth % 16 * 4096, &[9; 4096]).await.expect("written");
         }
         volume.flush_remote().await.expect("stored");
-        // A tenth of the journal per second.
-        for nth in 0..100 {
+        // A twentieth of the journal per second, and a batch in two.
+        for nth in 0..80 {
             write(&volume, nth % 16 * 4096, &[9; 4096]).await.expect("written");
             assert!(percent_full(&volume) < 50, "{nth}: {} %", percent_full(&volume));
-            sleep(Duration::from_millis(100)).await;
+            sleep(Duration::from_millis(250)).await;
+        }
+        others.abort();
+    });
+}
+
+#[test]
+fn uploads_follow_a_load_that_goes_on_once_its_data_gets_old() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.batch.rpo = Duration::from_secs(8);
+        host.options.journal.segments_max = 80;
+        let (volume, client) = busy_volume(&host).await;
+        // It fills a quarter of the journal before age alone would press fully.
+        sleep(Duration::from_secs(6)).await;
+        for nth in 0..400 {
+            assert!(percent_full(&volume) < 30, "{nth}: a burst");
+            let age = volume.status().unsent_age_ms.unwrap_or(0);
+            assert!(age < 5000, "{nth}: {age} ms");
+            sleep(Duration::from_millis(50)).await;
+        }
+        client.abort();
+    });
+}
+
+#[test]
+fn uploads_follow_a_load_that_became_light_until_little_waits() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.batch.rpo = Duration::from_secs(600);
+        host.options.journal.segments_max = 24;
+        let (volume, client) = busy_volume(&host).await;
+        let slow = Duration::from_secs(25);
+        host.faults.change(|plan| plan.latency = slow..=slow);
+        while volume.status().upload_pressure < 1000 {
+            sleep(Duration::from_millis(50)).await;
+        }
+        assert!(percent_full(&volume) < 50, "the load goes on");
+        client.abort();
+        let _ = client.await;
+        let others = busy_others(&host);
+        sleep(Duration::from_secs(23)).await;
+        let waits = || volume.status().unsent_bytes;
+        assert!(waits() > 12 * host.options.batch.bytes, "the store is slow");
+        host.faults.change(|plan| plan.latency = Duration::ZERO..=Duration::ZERO);
+        sleep(Duration::from_secs(15)).await;
+        // A sixteenth of the journal, and what a batch has.
+        assert!(waits() <= 7 * host.options.batch.bytes, "{} bytes", waits());
+        others.abort();
+    });
+}
+
+#[test]
+fn what_follows_a_load_is_pressed_by_age_as_well() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.batch.rpo = Duration::from_secs(8);
+        let (volume, client) = busy_volume(&host).await;
+        for nth in 0_u64.. {
+            if volume.status().upload_pressure == 1000 {
+                break;
+            }
+            write(&volume, nth % 16 * 4096, &[9; 4096]).await.expect("written");
+        }
+        client.abort();
+        let _ = client.await;
+        let others = busy_others(&host);
+        write(&volume, 0, &[1; 512]).await.expect("written");
+        for nth in 0..190 {
+            let age = volume.status().unsent_age_ms.unwrap_or(0);
+            assert!(age < 8000, "{nth}: {age} ms");
+            sleep(Duration::from_millis(50)).await;
         }
         others.abort();
     });
@@ -246,7 +328,8 @@ fn the_age_of_data_presses_uploads() {
     run(async {
         let mut host = Host::new().await;
         host.options.batch.rpo = Duration::from_secs(8);
-        host.options.journal.segments_max = 64;
+        // So large that the load is light.
+        host.options.journal.segments_max = 256;
         let (volume, client) = busy_volume(&host).await;
         let begun = Instant::now();
         let mut oldest = 0;
