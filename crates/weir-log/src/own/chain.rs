@@ -302,6 +302,16 @@ mod tests {
     }
 
     #[test]
+    fn who_has_the_number_or_a_later_one_is_another_writer() {
+        let is_refused = |listed: &[u64]| {
+            let created = refused_or_lost("key", 3, listed, "an object is gone".to_owned());
+            matches!(created, Created::Refused(_))
+        };
+        assert!(is_refused(&[1, 2, 3]) && is_refused(&[5, 6]));
+        assert!(!is_refused(&[]) && !is_refused(&[1, 2]), "the store was set back");
+    }
+
+    #[test]
     fn keys_read_back() {
         let key = key("a/manifest/", 0x2a);
         assert_eq!(key, "a/manifest/000000000000002a.json");

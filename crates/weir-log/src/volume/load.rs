@@ -4,19 +4,21 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Share of the journal, in percent, from which uploads follow a load that goes on. Below it, a load is a burst however
-/// long it takes.
+/// Share of the journal, in percent, from which uploads follow a load that goes on. Below it, a load is a burst until
+/// its data gets old.
 const FOLLOW_LOAD_FROM_PERCENT: u64 = 30;
 
 /// Share of the journal, in percent, from which uploads follow any load: what is left is for writers meanwhile.
 const FOLLOW_FROM_PERCENT: u64 = 60;
 
-/// Seconds in a row with more than a light load after which a load goes on. Where the disk writes a fifth of the
-/// journal per second, bursts that fit it have ended before.
+/// Seconds in a row with more than a light load after which a load goes on; the first may have begun before it. Where
+/// the disk writes a fifth of the journal per second, bursts that fit it have ended before.
 const GOES_ON_AFTER_SECONDS: u32 = 3;
 
 /// Part of the journal that a light load writes per second at most. Large writes take minutes to fill the journal then.
 const LIGHT_LOAD_PART: u64 = 160;
+
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Whether a load is light again is said of its mean over so long: file systems write every few seconds.
 const LIGHT_LOAD_TIME: Duration = Duration::from_secs(10);
@@ -48,15 +50,16 @@ impl Span {
         Self { began: Instant::now(), bytes }
     }
 
-    /// Bytes per second, once so much time has passed; then the next span begins.
-    fn end_after(&mut self, length: Duration, bytes: u64) -> Option<u64> {
+    /// How long it took and the bytes per second in it, once so much time has passed; then the next span begins.
+    fn end_after(&mut self, length: Duration, bytes: u64) -> Option<(Duration, u64)> {
         let elapsed = self.began.elapsed();
         if elapsed < length {
             return None;
         }
         let written = u128::from(bytes.saturating_sub(self.bytes));
         *self = Self::new(bytes);
-        Some(u64::try_from(written * 1000 / elapsed.as_millis()).unwrap_or(u64::MAX))
+        let rate = u64::try_from(written * 1000 / elapsed.as_millis()).unwrap_or(u64::MAX);
+        Some((elapsed, rate))
     }
 }
 
@@ -70,17 +73,19 @@ impl Load {
     /// Looks at it again: so many bytes were written so far, and the journal may hold so many.
     pub(crate) fn look(&mut self, bytes: u64, journal_bytes: u64) {
         let is_light = |rate: u64| rate <= journal_bytes / LIGHT_LOAD_PART;
-        if let Some(rate) = self.second.end_after(Duration::from_secs(1), bytes) {
-            self.heavy_seconds = if is_light(rate) { 0 } else { self.heavy_seconds + 1 };
+        if let Some((took, rate)) = self.second.end_after(SECOND, bytes) {
+            // Nobody looks at a volume that nobody uses: in a longer span there was a pause.
+            let goes_on = !is_light(rate) && took < 2 * SECOND;
+            self.heavy_seconds = if goes_on { self.heavy_seconds + 1 } else { 0 };
         }
-        if let Some(rate) = self.long.end_after(LIGHT_LOAD_TIME, bytes) {
+        if let Some((_, rate)) = self.long.end_after(LIGHT_LOAD_TIME, bytes) {
             self.is_light = is_light(rate);
         }
     }
 
-    /// Whether it has become light since uploads follow it.
+    /// Whether it has become light since uploads follow it, and still is.
     pub(crate) fn is_light(&self) -> bool {
-        self.is_light
+        self.is_light && self.heavy_seconds == 0
     }
 
     /// Whether uploads follow it.
@@ -112,7 +117,7 @@ mod tests {
 
     /// Lets a second pass, in which so many MiB are written.
     async fn second(load: &mut Load, bytes: &mut u64, mib: u64) {
-        tokio::time::advance(Duration::from_secs(1)).await;
+        tokio::time::advance(SECOND).await;
         *bytes += mib << 20;
         load.look(*bytes, JOURNAL_BYTES);
     }
@@ -136,6 +141,11 @@ mod tests {
         assert!(!follows(load, 29, false) && follows(load, 30, false) && follows(load, 1, true));
         second(&mut load, &mut bytes, 0).await;
         assert!(!follows(load, 59, true), "it has ended");
+        for _ in 0..5 {
+            tokio::time::advance(3 * SECOND).await;
+            second(&mut load, &mut bytes, 50).await;
+            assert!(!follows(load, 59, true), "bursts with pauses, in which nobody looks");
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -165,9 +175,10 @@ mod tests {
             }
             assert_eq!(load.is_light(), is_light, "{mib} MiB in ten seconds");
         }
-        for mib in [0, 0, 0, 0, 50] {
-            second(&mut load, &mut bytes, mib).await;
+        for _ in 0..5 {
+            second(&mut load, &mut bytes, 0).await;
         }
+        second(&mut load, &mut bytes, 50).await;
         load.follow(1, false, true);
         load.follow(60, false, false);
         for _ in 0..10 {
@@ -175,5 +186,7 @@ mod tests {
             second(&mut load, &mut bytes, 1).await;
         }
         assert!(load.is_light(), "what came before does not count");
+        second(&mut load, &mut bytes, 2).await;
+        assert!(!load.is_light(), "it is heavy again, whatever its mean was");
     }
 }

@@ -1,6 +1,7 @@
-//! How much presses the background work of a volume, for the pacer of the node: the fuller the journal and the older
-//! the data, the more uploads are pressed, and with them the copies that they wait for. Pressure never makes clients
-//! wait; only a journal that is nearly full does ([`Shared::throttle`]).
+//! How much presses the background work of a volume, for the pacer of the node: the fuller the journal, the older the
+//! data, and under a load that goes on the more of it waits, the more uploads are pressed, and with them the copies
+//! that they wait for. Pressure never makes clients wait; only a journal that is nearly full does
+//! ([`Shared::throttle`]).
 
 use std::cell::Cell;
 
@@ -14,12 +15,7 @@ use crate::volume::shared::{Shared, State, percent_full};
 /// Share of the journal, in percent, up to which its fill does not press: bursts are taken in as they come.
 const CALM_UP_TO_PERCENT: u64 = 50;
 
-/// Part of the memory for copies of the journal at which bytes that wait press uploads that follow a load fully. With
-/// fewer, uploads keep up in short pieces, which clients hardly feel; with more, the next ones are soon no longer in
-/// memory. Copies that data waits for are pressed fully by all of that memory.
-const BEHIND_PART: u64 = 4;
-
-/// Part of the journal that counts as such memory at most.
+/// Part of the journal that counts as memory for its copies at most.
 const MEMORY_PART_MAX: u64 = 4;
 
 /// Objects that wait for their deletion at which deletions are pressed fully: half a gigabyte with objects of 8 MiB.
@@ -101,18 +97,19 @@ impl Shared {
             true => 0,
             false => state.writes.age_pressure(&self.options.batch),
         };
-        let load = self.load(state, age > 0);
-        let memory = self.memory_bytes();
+        // The age of what an earlier opening took in says nothing of the load.
+        let is_old = age > 0 && !state.writes.unsent.is_age_unknown();
+        let load = self.load(state, is_old);
         let of_fill_and_age = upload_pressure(full, age);
         let of_data = |waiting_max: u64| match (hurries, load.is_followed()) {
             (true, _) => Pressure::FULL,
             (false, true) => of_fill_and_age.max(behind_pressure(state, waiting_max)),
             (false, false) => of_fill_and_age,
         };
-        let upload = of_data(memory / BEHIND_PART);
+        let upload = of_data(self.behind_bytes());
         let of_share = state.collector.pressure(&state.head.objects, &self.options.collect);
         let data_waits = state.collector.in_flight() > 0 || hurries;
-        let copy = copy_pressure(of_share, of_data(memory), data_waits);
+        let copy = copy_pressure(of_share, of_data(self.memory_bytes()), data_waits);
         let is_out_of_room = state.writes.upload_note.is_some();
         let delete = delete_pressure(self.garbage.pending(), is_out_of_room, hurries);
         self.pressures.upload.set(upload);
@@ -120,11 +117,20 @@ impl Shared {
         self.pressures.delete.set(delete);
     }
 
-    /// Memory for copies of the journal, for as much of it as is worth waiting for.
+    /// Memory for copies of the journal; of a small journal, as much as may wait. What waits is counted by payload: the
+    /// copies of small writes take more.
     fn memory_bytes(&self) -> u64 {
         let (_, capacity) = self.journal.used_and_capacity();
         let most = u64::try_from(self.options.journal.resident_bytes_max).unwrap_or(u64::MAX);
         most.min(capacity / MEMORY_PART_MAX)
+    }
+
+    /// Bytes that wait and press uploads that follow a load fully: two batches, as far as memory is neither much larger
+    /// nor too small for them. With fewer, uploads keep up in short pieces, which clients hardly feel; with more, the
+    /// next ones are soon no longer in memory. Copies that data waits for are pressed fully by all of the memory.
+    fn behind_bytes(&self) -> u64 {
+        let memory = self.memory_bytes();
+        self.options.batch.bytes.saturating_mul(2).clamp(memory / 4, memory / 2)
     }
 
     /// The load of the volume, looked at anew. `is_old`: the age of its data presses.
@@ -136,7 +142,7 @@ impl Shared {
         let mut load = self.pressures.load.get().unwrap_or_else(|| Load::new(bytes));
         load.look(bytes, capacity);
         let is_light = load.is_light()
-            && unsent.waiting_bytes() <= self.memory_bytes() / BEHIND_PART
+            && unsent.waiting_bytes() <= self.behind_bytes()
             && !weir_device::mutant("light_load_is_followed");
         let is_empty = used <= self.options.batch.bytes;
         let rests = load.is_followed()

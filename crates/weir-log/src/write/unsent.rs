@@ -127,7 +127,7 @@ impl Unsent {
         self.waiting.front().map(|waiting| waiting.opened_at.elapsed())
     }
 
-    /// Bytes of closed batches that are not in the store.
+    /// Bytes of closed batches that are not in the committed prefix.
     pub(crate) fn waiting_bytes(&self) -> u64 {
         self.waiting_bytes
     }

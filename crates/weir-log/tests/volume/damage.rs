@@ -409,37 +409,47 @@ fn a_store_that_was_set_back_within_an_opening_gets_no_checkpoint() {
 #[test]
 fn a_checkpoint_that_waits_for_the_store_is_not_published_over_what_is_missing() {
     run(async {
-        let (host, gate) = Host::new().await.with_gate();
-        let (volume, _) = host.open().await;
-        write(&volume, 0, &[1; 4096]).await.expect("done");
-        volume.flush_remote().await.expect("in the store");
-        let backup = stored(&host).await;
-        tokio::time::sleep(LEASE / 2).await;
-        write(&volume, 4096, &[2; 4096]).await.expect("done");
-        volume.flush_remote().await.expect("in the store");
-        let before = objects(&host).await.len();
-        gate.change(|plan| plan.latency = ANSWER..=ANSWER);
-        let cut = name("cut");
-        let snapshot = volume.snapshot(&cut);
-        let goes_away = async {
-            let prefix = format!("{}/log/", host.id);
-            while host.open_store.list(&prefix, None).await.expect("listed").len() == before {
-                tokio::time::sleep(ANSWER / 50).await;
-            }
-            // The root is stored, and the manifest that names it is not.
-            gate.change(|plan| plan.put.server_error = Chance::ALWAYS);
-            tokio::time::sleep(ANSWER * 5).await;
-            // Nothing is on its way when it comes back.
-            gate.change(|plan| plan.outage = true);
-            tokio::time::sleep(ANSWER * 2).await;
-            set_back_to(&backup, &host).await;
-            gate.calm();
-        };
-        let (taken, ()) = futures_util::join!(snapshot, goes_away);
-        let error = taken.expect_err("it was set back");
-        assert!(error.to_string().contains("was emptied or set back"), "{error}");
-        expect_all_after(volume, &host, &[1, 2]).await;
+        checkpoint_over_missing(false).await;
+        // All that it covers is there.
+        checkpoint_over_missing(true).await;
     });
+}
+
+async fn checkpoint_over_missing(has_data: bool) {
+    let (host, gate) = Host::new().await.with_gate();
+    let (volume, _) = host.open().await;
+    write(&volume, 0, &[1; 4096]).await.expect("done");
+    volume.flush_remote().await.expect("in the store");
+    let mut backup = stored(&host).await;
+    tokio::time::sleep(LEASE / 2).await;
+    write(&volume, 4096, &[2; 4096]).await.expect("done");
+    volume.flush_remote().await.expect("in the store");
+    if has_data {
+        backup = stored(&host).await;
+        tokio::time::sleep(LEASE / 2).await;
+    }
+    let before = objects(&host).await.len();
+    gate.change(|plan| plan.latency = ANSWER..=ANSWER);
+    let cut = name("cut");
+    let snapshot = volume.snapshot(&cut);
+    let goes_away = async {
+        let prefix = format!("{}/log/", host.id);
+        while host.open_store.list(&prefix, None).await.expect("listed").len() == before {
+            tokio::time::sleep(ANSWER / 50).await;
+        }
+        // The root is stored, and the manifest that names it is not.
+        gate.change(|plan| plan.put.server_error = Chance::ALWAYS);
+        tokio::time::sleep(ANSWER * 5).await;
+        // Nothing is on its way when it comes back.
+        gate.change(|plan| plan.outage = true);
+        tokio::time::sleep(ANSWER * 2).await;
+        set_back_to(&backup, &host).await;
+        gate.calm();
+    };
+    let (taken, ()) = futures_util::join!(snapshot, goes_away);
+    let error = taken.expect_err("it was set back");
+    assert!(error.to_string().contains("was emptied or set back"), "{error}");
+    expect_all_after(volume, &host, &[1, 2]).await;
 }
 
 /// One object that is lost while the lease is renewed is one that is lost: the volume goes on with the rest.

@@ -288,3 +288,28 @@ fn a_journal_is_seen_though_another_volume_has_its_name() {
     });
     place.node.shut_down();
 }
+
+/// Commands with its name and its store mean that volume, whatever the name means here. The metrics know names alone.
+#[test]
+fn a_journal_of_another_store_is_not_beside_the_volume_of_its_name() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        let left = place.note_of(&"07".repeat(16));
+        std::fs::create_dir(left.parent().expect("of a volume")).expect("created");
+        let note = "one\n\"/elsewhere\"\nfile:///elsewhere\nunsent 8192 2 0\n";
+        std::fs::write(left, note).expect("written");
+        let status = place.status().await;
+        let [left] = &status.not_served[..] else { panic!("{status:?}") };
+        let advice = "`weir volume flush one --store file:///elsewhere` takes them";
+        assert!(left.reason.contains(advice), "{left:?}");
+        let metrics = place.metrics().await;
+        for (name, value) in [("dirty_bytes", "8192.0"), ("oldest_dirty_seconds", "")] {
+            let series = format!("\nweir_volume_{name}{{volume=\"one\"}} ");
+            assert_eq!(metrics.matches(&series).count(), 1, "{name}: {metrics}");
+            assert!(metrics.contains(&(series + value)), "{name}: {metrics}");
+        }
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+}

@@ -11,10 +11,14 @@ const PATIENCE: Duration = Duration::from_mins(1);
 impl Place {
     /// Serves the volume with a replica in a directory of that name.
     async fn serve_replicated(&self, directory: &str) -> Service {
+        self.serve_replicated_every(Duration::from_secs(1), directory).await
+    }
+
+    async fn serve_replicated_every(&self, age: Duration, directory: &str) -> Service {
         let mut options = self.options(VolumeOptions::default());
         let VolumeSet::Listed(volumes) = &mut options.volumes else { unreachable!() };
         let store_url = url_of(self, directory);
-        volumes[0].replica = Some(ReplicateTo { store_url, age: Duration::from_secs(1) });
+        volumes[0].replica = Some(ReplicateTo { store_url, age });
         self.node.serve(options).await.expect("the volume opens")
     }
 
@@ -82,6 +86,24 @@ fn a_replica_whose_store_is_away_is_trouble_and_is_made_nowhere_else() {
         std::fs::rename(path("away"), path("replica")).expect("renamed");
         let again = place.wait_for("it goes on", |volume| trouble(volume).is_none()).await;
         assert_eq!(again.health, Health::Ok);
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+}
+
+/// Its source is looked at every few seconds, which is less than the age that it may have here.
+#[test]
+fn a_replica_follows_though_it_is_looked_at_more_often_than_it_is_moved() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve_replicated_every(Duration::from_secs(6), "replica").await;
+        let as_of = |volume: &ServedVolume| volume.replica.as_ref().and_then(|one| one.as_of);
+        place.client("one").ask((1, 0, 4096), &[7; 4096]);
+        place.take("first").await;
+        let first = as_of(&place.wait_for("it is kept", is_kept).await);
+        place.client("one").ask((1, 0, 4096), &[8; 4096]);
+        place.take("second").await;
+        place.wait_for("it follows", |volume| as_of(volume) > first).await;
         service.stop(Closing::ToStore).await.expect("closed");
     });
     place.node.shut_down();
