@@ -385,6 +385,30 @@ fn a_store_that_was_set_back_within_an_opening_stops_the_volume_with_the_next_re
     });
 }
 
+/// The backup has the newest renewal of the lease, and comes back after the deadline: that it is renewed again proves
+/// nothing.
+#[test]
+fn a_store_that_was_set_back_while_it_was_away_is_not_confirmed() {
+    run(async {
+        let (host, gate) = Host::new().await.with_gate();
+        let (volume, _) = host.open().await;
+        write(&volume, 0, &[1; 4096]).await.expect("done");
+        volume.flush_remote().await.expect("in the store");
+        let backup = stored(&host).await;
+        write(&volume, 4096, &[2; 4096]).await.expect("done");
+        volume.flush_remote().await.expect("in the store");
+        gate.change(|plan| plan.outage = true);
+        tokio::time::sleep(LEASE * 2).await;
+        let lost = set_back_to(&backup, &host).await;
+        assert!(lost.iter().all(|key| key.contains("/log/")), "{lost:?}");
+        gate.calm();
+        tokio::time::sleep(LEASE * 2).await;
+        let failure = volume.status().failure.expect("it stopped");
+        assert!(failure.contains("was emptied or set back"), "{failure}");
+        expect_all_after(volume, &host, &[1, 2]).await;
+    });
+}
+
 /// The next opening believes a checkpoint, and asks for nothing before it: none is published over what is missing, also
 /// before the next renewal of the lease and by a close.
 #[test]
