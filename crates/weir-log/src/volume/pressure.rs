@@ -92,24 +92,27 @@ impl Shared {
             || self.is_closing_or_frozen()
             || self.stopped.get()
             || self.journal.is_poisoned();
-        let full = percent_full(self.journal.used_and_capacity());
+        let (used, capacity) = self.journal.used_and_capacity();
+        let full = percent_full((used, capacity));
         let age = match weir_device::mutant("age_presses_nothing") {
             true => 0,
             false => state.writes.age_pressure(&self.options.batch),
         };
         // The age of what an earlier opening took in says nothing of the load.
         let is_old = age > 0 && !state.writes.unsent.is_age_unknown();
-        let load = self.load(state, is_old);
+        let memory = self.memory_bytes(capacity);
+        let behind = self.behind_bytes(memory);
+        let load = self.load(state, (used, capacity), is_old, behind);
         let of_fill_and_age = upload_pressure(full, age);
         let of_data = |waiting_max: u64| match (hurries, load.is_followed()) {
             (true, _) => Pressure::FULL,
             (false, true) => of_fill_and_age.max(behind_pressure(state, waiting_max)),
             (false, false) => of_fill_and_age,
         };
-        let upload = of_data(self.behind_bytes());
+        let upload = of_data(behind);
         let of_share = state.collector.pressure(&state.head.objects, &self.options.collect);
         let data_waits = state.collector.in_flight() > 0 || hurries;
-        let copy = copy_pressure(of_share, of_data(self.memory_bytes()), data_waits);
+        let copy = copy_pressure(of_share, of_data(memory), data_waits);
         let is_out_of_room = state.writes.upload_note.is_some();
         let delete = delete_pressure(self.garbage.pending(), is_out_of_room, hurries);
         self.pressures.upload.set(upload);
@@ -119,8 +122,7 @@ impl Shared {
 
     /// Memory for copies of the journal; of a small journal, as much as may wait. What waits is counted by payload: the
     /// copies of small writes take more.
-    fn memory_bytes(&self) -> u64 {
-        let (_, capacity) = self.journal.used_and_capacity();
+    fn memory_bytes(&self, capacity: u64) -> u64 {
         let most = u64::try_from(self.options.journal.resident_bytes_max).unwrap_or(u64::MAX);
         most.min(capacity / MEMORY_PART_MAX)
     }
@@ -128,21 +130,20 @@ impl Shared {
     /// Bytes that wait and press uploads that follow a load fully: two batches, as far as memory is neither much larger
     /// nor too small for them. With fewer, uploads keep up in short pieces, which clients hardly feel; with more, the
     /// next ones are soon no longer in memory. Copies that data waits for are pressed fully by all of the memory.
-    fn behind_bytes(&self) -> u64 {
-        let memory = self.memory_bytes();
+    fn behind_bytes(&self, memory: u64) -> u64 {
         self.options.batch.bytes.saturating_mul(2).clamp(memory / 4, memory / 2)
     }
 
-    /// The load of the volume, looked at anew. `is_old`: the age of its data presses.
-    fn load(&self, state: &State, is_old: bool) -> Load {
-        let (used, capacity) = self.journal.used_and_capacity();
+    /// The load of the volume, looked at anew. `is_old`: the age of its data presses. `behind`: bytes that may wait
+    /// once it is light.
+    fn load(&self, state: &State, (used, capacity): (u64, u64), is_old: bool, behind: u64) -> Load {
         let unsent = &state.writes.unsent;
         let open_bytes = state.writes.batch.as_ref().map_or(0, |batch| batch.payload_bytes);
         let bytes = unsent.closed_bytes() + open_bytes;
         let mut load = self.pressures.load.get().unwrap_or_else(|| Load::new(bytes));
         load.look(bytes, capacity);
         let is_light = load.is_light()
-            && unsent.waiting_bytes() <= self.behind_bytes()
+            && unsent.waiting_bytes() <= behind
             && !weir_device::mutant("light_load_is_followed");
         let is_empty = used <= self.options.batch.bytes;
         let rests = load.is_followed()

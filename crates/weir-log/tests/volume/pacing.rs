@@ -49,6 +49,16 @@ async fn busy_volume(host: &Host) -> (Rc<LogVolume>, tokio::task::JoinHandle<()>
     (volume, client)
 }
 
+/// More writes at once than a burst may have.
+async fn write_until_followed(volume: &LogVolume) {
+    for nth in 0_u64.. {
+        if volume.status().upload_pressure == 1000 {
+            return;
+        }
+        write(volume, nth % 16 * 4096, &[9; 4096]).await.expect("written");
+    }
+}
+
 fn percent_full(volume: &LogVolume) -> u64 {
     let status = volume.status();
     status.journal_used_bytes * 100 / status.journal_capacity_bytes
@@ -289,12 +299,7 @@ fn what_follows_a_load_is_pressed_by_age_as_well() {
         let mut host = Host::new().await;
         host.options.batch.rpo = Duration::from_secs(8);
         let (volume, client) = busy_volume(&host).await;
-        for nth in 0_u64.. {
-            if volume.status().upload_pressure == 1000 {
-                break;
-            }
-            write(&volume, nth % 16 * 4096, &[9; 4096]).await.expect("written");
-        }
+        write_until_followed(&volume).await;
         client.abort();
         let _ = client.await;
         let others = busy_others(&host);
@@ -314,12 +319,7 @@ fn uploads_follow_no_light_load_though_other_clients_are_there() {
         let mut host = Host::new().await;
         host.options.batch.rpo = Duration::from_secs(600);
         let (volume, client) = busy_volume(&host).await;
-        for nth in 0_u64.. {
-            if volume.status().upload_pressure == 1000 {
-                break;
-            }
-            write(&volume, nth % 16 * 4096, &[9; 4096]).await.expect("written");
-        }
+        write_until_followed(&volume).await;
         sleep(Duration::from_secs(15)).await;
         client.abort();
         let _ = client.await;
