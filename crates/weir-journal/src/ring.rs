@@ -250,6 +250,12 @@ impl Ring {
         logical
     }
 
+    /// The first write in the listed segments.
+    pub(crate) fn first_write(&self) -> Option<WriteNumber> {
+        let mut listed = (self.listed_from..=self.last_logical()).filter_map(|n| self.get(n));
+        listed.find_map(|segment| segment.first).map(|(_, write)| write)
+    }
+
     /// First listed segment that is not wholly released.
     pub(crate) fn first_unreleased(&self) -> u64 {
         self.done_end()

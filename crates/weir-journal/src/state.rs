@@ -526,6 +526,11 @@ impl JournalState {
         self.flushed_write = self.flushed_write.max(write);
     }
 
+    /// The first write of the listed segments; the next write where they have none.
+    pub(crate) fn holds_from(&self) -> WriteNumber {
+        self.ring.first_write().unwrap_or(self.next_write)
+    }
+
     pub(crate) fn release(&mut self, through: WriteNumber) {
         assert!(through < self.next_write, "nothing is released that was never written");
         let from = self.ring.first_unreleased();

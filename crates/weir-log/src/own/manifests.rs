@@ -244,7 +244,7 @@ impl ManifestWriter {
         let mut random = || env.random.next_u64();
         let is_whole = |bytes: &[u8]| read_whole(bytes, Manifest::is_intact).is_some();
         let without_list = weir_device::mutant("create_without_list");
-        let rules = CreateRules { lost, is_whole, without_list };
+        let rules = CreateRules { asks_for_last: true, lost, is_whole, without_list };
         let (store, number) = (&self.store, next.number);
         let created = chain::create(store, policy, &mut random, &prefix, number, &body, rules);
         match created.await? {

@@ -4,8 +4,7 @@
 //! `manual` I/O goes on, because only a person hands the volume to another node; but nothing is deleted and no remote
 //! flush succeeds until the lease is held again *and* a manifest version of ours, published under it, shows that nobody
 //! took the volume meanwhile. The store must also have all objects then that the next opening would read: else it was
-//! set back, and the volume stops. A checkpoint asks for the same where the lease is not held or the store lost its
-//! newest renewal.
+//! set back, and the volume stops. Each checkpoint asks for the same, since no opening looks at what it covers.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -78,21 +77,16 @@ impl Shared {
     }
 
     /// What shows that the store was set back to a backup of this opening, or is another copy that lags behind: it has
-    /// the newest version of the manifest, and lacks objects. They are asked for where the newest renewal of the lease
-    /// is missing, too, or the lease is not held, so that the store may have been away. A store that lost an object
-    /// otherwise was not set back: who reads it learns of that.
+    /// the newest version of the manifest, and lacks objects.
+    ///
+    /// One that is missing alone, while the lease is held and its newest renewal is there, may be lost without that. The
+    /// volume goes on without it where the journal does not hold its writes any more: who reads it learns of it. Where
+    /// it does hold them, stopping loses nothing, since the next opening takes them from there.
     pub(crate) fn what_is_lost<'a>(
         &'a self,
         expected: &'a Expected,
     ) -> LocalBoxFuture<'a, Result<Option<String>, StoreError>> {
         Box::pin(async {
-            if let Some(node) = expected.node
-                && self.holds_lease()
-                && self.hold.is_in(&self.store, node).await?
-                && !weir_device::mutant("lost_object_stops_volume")
-            {
-                return Ok(None);
-            }
             let Some(first) = expected.objects.first() else { return Ok(None) };
             let before = (self.id, ObjectSeq(first.seq.0 - 1));
             let policy = RetryPolicy::forever();
@@ -101,10 +95,31 @@ impl Shared {
             let is_there = |id: &ObjectId| {
                 there.contains(id) || (weir_device::mutant("void_object_hides_lost") && void(id))
             };
-            let gone = expected.objects.iter().find(|id| !is_there(id));
-            let gone = gone.filter(|_| !weir_device::mutant("set_back_store_is_confirmed"));
-            Ok(gone.map(|id| format!("{}, which it had taken, is not there", id.key())))
+            let gone: Vec<_> = expected.objects.iter().filter(|id| !is_there(id)).collect();
+            let Some(id) = gone.first() else { return Ok(None) };
+            if weir_device::mutant("set_back_store_is_confirmed") {
+                return Ok(None);
+            }
+            if gone.len() == 1 && !self.is_held_by_journal(id) && self.is_renewed(expected).await? {
+                tracing::error!(volume = %self.id, object = id.key(), "the store lost an object");
+                return Ok(None);
+            }
+            Ok(Some(format!("{}, which it had taken, is not there", id.key())))
         })
+    }
+
+    /// Whether the journal still holds all writes from those of object `id` on.
+    fn is_held_by_journal(&self, id: &ObjectId) -> bool {
+        let before = self.state.borrow().writes.last_write_before(id.seq);
+        let is_held = before.is_some_and(|last| self.journal.holds_from() <= last.next());
+        is_held && !weir_device::mutant("checkpoint_over_what_the_journal_holds")
+    }
+
+    /// Whether the lease is held, and the store has its newest renewal.
+    async fn is_renewed(&self, expected: &Expected) -> Result<bool, StoreError> {
+        let Some(node) = expected.node.filter(|_| self.holds_lease()) else { return Ok(false) };
+        Ok(self.hold.is_in(&self.store, node).await?
+            && !weir_device::mutant("lost_object_stops_volume"))
     }
 
     /// Deletes objects of the store, in the background and one by one, as long as the lease is held. What is left over

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use weir_journal::{PlacedPiece, WriteNumber};
 use weir_pacer::Pressure;
 
-use crate::ids::WriteMark;
+use crate::ids::{ObjectSeq, WriteMark};
 use crate::map::objects::ObjectMap;
 use crate::write::batch::{Batch, BatchLimits};
 use crate::write::overlay::Overlay;
@@ -30,6 +30,9 @@ pub(crate) struct WriteState {
     pub(crate) acked: WriteMark,
     /// The last write of the committed prefix.
     pub(crate) committed: WriteMark,
+    /// The data objects of the prefix with their last writes, ascending, from the last one that the published checkpoint
+    /// covers on.
+    ends: VecDeque<(ObjectSeq, WriteNumber)>,
     /// An object came into the store while the lease was not held. Nothing of the journal is released before it is
     /// known that nobody took the volume over without that object.
     pub(crate) keeps_journal: bool,
@@ -56,6 +59,7 @@ pub(crate) enum NextBatch {
 impl WriteState {
     /// After a prefix that ends with the write `committed`.
     pub(crate) fn new(pipeline: Pipeline, committed: WriteMark, rpo: Duration) -> Self {
+        let ends = VecDeque::from([(pipeline.committed(), committed.write)]);
         Self {
             overlay: Overlay::new(),
             batch: None,
@@ -65,6 +69,7 @@ impl WriteState {
             gathering: false,
             acked: committed,
             committed,
+            ends,
             keeps_journal: false,
             kept_through: None,
             last_object_small: false,
@@ -72,6 +77,28 @@ impl WriteState {
             no_room_said: None,
             objects_written: 0,
         }
+    }
+
+    /// A data object became part of the prefix, which ends with the write `last` now.
+    pub(crate) fn on_committed(&mut self, seq: ObjectSeq, last: WriteMark) {
+        self.objects_written += 1;
+        self.committed = last;
+        self.ends.push_back((seq, last.write));
+        self.unsent.on_commit(last);
+    }
+
+    /// A checkpoint that covers the objects up to `as_of` was published.
+    pub(crate) fn on_published(&mut self, as_of: ObjectSeq) {
+        while self.ends.get(1).is_some_and(|(seq, _)| *seq <= as_of) {
+            self.ends.pop_front();
+        }
+    }
+
+    /// The last write of the prefix in front of object `seq`, for objects behind the published checkpoint that this
+    /// opening committed.
+    pub(crate) fn last_write_before(&self, seq: ObjectSeq) -> Option<WriteNumber> {
+        let before = self.ends.iter().rev().find(|(end, _)| *end < seq);
+        before.map(|(_, write)| *write)
     }
 
     /// W1: takes a durable piece in, in journal order, or a run of them that ends with the write `last`. `true` when a

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use weir_device::ErrorKind;
+use weir_device::{DeviceError, ErrorKind};
 use weir_log::{Closed, LogError, LogVolume};
 use weir_store::Chance;
 
@@ -319,19 +319,23 @@ fn a_store_that_was_emptied_or_set_back_is_not_called_another_writer() {
             assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
             assert!(error.to_string().contains("was emptied or set back"), "{error}");
             assert!(!error.to_string().contains("another writer"), "{error}");
+            // None that would look whole to an opening.
+            let there = host.store.list(&versions, None).await.expect("listed");
+            assert_eq!(there.len(), keep);
         }
     });
 }
 
-/// Writes 1 and 2 to two blocks, and sets the store back to between them. The backup is of the opening and has its
-/// newest manifest: only what was stored since is missing, with renewals of the lease. Also the keys of that.
-async fn set_back_under(host: &Host) -> (Rc<LogVolume>, BTreeSet<String>) {
+/// Writes 1 and 2 to two blocks, and sets the store back to between them, a time of `apart` before the second one. The
+/// backup is of the opening and has its newest manifest: only what was stored since is missing, with renewals of the
+/// lease where there were some. Also the keys of that.
+async fn set_back_under(host: &Host, apart: Duration) -> (Rc<LogVolume>, BTreeSet<String>) {
     host.open().await.0.close().await.expect("closed");
     let (volume, _) = host.open().await;
     write(&volume, 0, &[1; 4096]).await.expect("done");
     volume.flush_remote().await.expect("in the store");
     let backup = stored(host).await;
-    tokio::time::sleep(LEASE).await;
+    tokio::time::sleep(apart).await;
     write(&volume, 4096, &[2; 4096]).await.expect("done");
     volume.flush_remote().await.expect("in the store");
     let lost = set_back_to(&backup, host).await;
@@ -360,7 +364,7 @@ fn a_store_that_was_set_back_within_an_opening_stops_the_volume_with_the_next_re
     run(async {
         for void_is_there in [false, true] {
             let host = Host::new().await;
-            let (volume, lost) = set_back_under(&host).await;
+            let (volume, lost) = set_back_under(&host, LEASE).await;
             // Another one follows before anybody notices: the newest object is there, and one before it is not.
             write(&volume, 8192, &[3; 4096]).await.expect("done");
             volume.flush_remote().await.expect("in the store");
@@ -410,13 +414,17 @@ fn a_store_that_was_set_back_while_it_was_away_is_not_confirmed() {
 }
 
 /// The next opening believes a checkpoint, and asks for nothing before it: none is published over what is missing, also
-/// before the next renewal of the lease and by a close.
+/// before the next renewal of the lease and by a close, and also where the backup has the newest renewal.
 #[test]
 fn a_store_that_was_set_back_within_an_opening_gets_no_checkpoint() {
     run(async {
-        for closes in [false, true] {
+        for (closes, apart) in
+            [(false, LEASE), (true, LEASE), (false, Duration::ZERO), (true, Duration::ZERO)]
+        {
             let host = Host::new().await;
-            let (volume, _) = set_back_under(&host).await;
+            let (volume, lost) = set_back_under(&host, apart).await;
+            let renewed = lost.iter().any(|key| !key.contains("/log/"));
+            assert_eq!(renewed, !apart.is_zero(), "{lost:?}");
             write(&volume, 8192, &[3; 4096]).await.expect("done");
             let error = match closes {
                 true => volume.close().await.expect_err("it was set back"),
@@ -476,21 +484,56 @@ async fn checkpoint_over_missing(has_data: bool) {
     expect_all_after(volume, &host, &[1, 2]).await;
 }
 
-/// One object that is lost while the lease is renewed is one that is lost: the volume goes on with the rest.
+/// A store that has the newest renewal of the lease, and lacks `count` objects after the first one, which the journal
+/// has given up. What comes of a checkpoint.
+async fn checkpoint_without(count: usize) -> (Rc<LogVolume>, Result<(), DeviceError>) {
+    let mut host = Host::new().await;
+    host.options.checkpoint.objects_min = 1000;
+    host.options.checkpoint.objects_max = 1000;
+    let (volume, _) = host.open().await;
+    for round in 1..=8 {
+        // More than a segment of the journal each.
+        for block in 0..32 {
+            write(&volume, block * 4096, &[round; 4096]).await.expect("done");
+        }
+        volume.flush_remote().await.expect("in the store");
+    }
+    for key in objects(&host).await.iter().skip(1).take(count) {
+        host.store.delete(key).await.expect("deleted");
+    }
+    let taken = volume.snapshot(&name("cut")).await;
+    (volume, taken.map(|_| ()))
+}
+
+/// One object that is lost while the lease is renewed is one that is lost: where the journal does not have it any more,
+/// the volume goes on with the rest.
 #[test]
 fn a_store_that_lost_an_object_was_not_set_back() {
     run(async {
-        let host = Host::new().await;
-        let (volume, _) = host.open().await;
-        write(&volume, 0, &[1; 4096]).await.expect("done");
-        volume.flush_remote().await.expect("in the store");
-        let lost = objects(&host).await;
-        write(&volume, 4096, &[2; 4096]).await.expect("done");
-        volume.flush_remote().await.expect("in the store");
-        host.store.delete(&lost[0]).await.expect("deleted");
-        volume.snapshot(&name("cut")).await.expect("taken");
+        let (volume, taken) = checkpoint_without(1).await;
+        taken.expect("it covers the loss");
         tokio::time::sleep(LEASE * 2).await;
         assert_eq!(volume.status().failure, None);
-        expect_bytes(&volume, 4096, &[2; 4096]).await;
+        expect_bytes(&volume, 4096, &[8; 4096]).await;
+        let (_, taken) = checkpoint_without(2).await;
+        let error = taken.expect_err("it was set back");
+        assert!(error.to_string().contains("was emptied or set back"), "{error}");
+    });
+}
+
+/// Stopping loses nothing as long as the journal has it.
+#[test]
+fn what_a_store_lost_comes_from_the_journal_as_long_as_that_has_it() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        for block in 0..3 {
+            write(&volume, block * 4096, &[1; 4096]).await.expect("done");
+            volume.flush_remote().await.expect("in the store");
+        }
+        host.store.delete(&objects(&host).await[1]).await.expect("deleted");
+        let error = volume.snapshot(&name("cut")).await.expect_err("something is lost");
+        assert!(error.to_string().contains("was emptied or set back"), "{error}");
+        expect_all_after(volume, &host, &[1, 1, 1]).await;
     });
 }

@@ -47,9 +47,7 @@ async fn commit(shared: &Rc<Shared>, header: &Arc<ObjectHeader>) {
         let state = &mut *guard;
         state.writes.pipeline.on_applied(header.id.seq);
         if header.kind == ObjectKind::Data {
-            state.writes.objects_written += 1;
-            state.writes.committed = header.last_write;
-            state.writes.unsent.on_commit(header.last_write);
+            state.writes.on_committed(header.id.seq, header.last_write);
         }
         if header.kind != ObjectKind::Checkpoint {
             state.head.checkpoint.objects_since += 1;
@@ -178,6 +176,7 @@ pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
     {
         let mut state = shared.state.borrow_mut();
         state.head.on_published(checkpoint);
+        state.writes.on_published(as_of);
         shared.garbage.on_listed(garbage);
         shared.garbage.listed.notify_one();
     }
