@@ -217,12 +217,15 @@ impl NodeLease {
     pub fn status(&self, clock: &dyn Clock) -> LeaseStatus {
         let known = self.inner.known();
         let deadline = self.inner.deadline_ns.load(Ordering::SeqCst);
+        // The one that has passed counts at once, and not only with the run that follows it.
+        let is_late = deadline != 0 && !self.inner.is_before_deadline(clock);
+        let is_missed = is_late && !known.openings.is_empty();
         LeaseStatus {
             node: known.identity.node.into(),
             incarnation: known.identity.incarnation.into(),
             left_ms: deadline.saturating_sub(to_ns(clock.boottime())) / 1_000_000,
             renewals: known.renewals,
-            missed: known.missed,
+            missed: known.missed + u64::from(is_missed),
             note: known.note.clone(),
         }
     }
@@ -398,14 +401,18 @@ impl Renewer {
     /// lease lasts it need not ask, and the lease is kept from here on.
     async fn wait_until_wanted(&self) {
         loop {
-            tokio::select! {
+            let is_wanted = tokio::select! {
                 biased;
-                () = self.inner.wanted.notified() => return,
-                () = self.inner.opened.notified() => {
-                    if self.inner.is_before_deadline(&*self.env.clock) {
-                        return;
-                    }
-                }
+                () = self.inner.wanted.notified() => true,
+                () = self.inner.opened.notified() => false,
+            };
+            let lasts = self.inner.is_before_deadline(&*self.env.clock);
+            if !lasts {
+                // It ended while nobody held it: no deadline was missed.
+                self.inner.deadline_ns.store(0, Ordering::SeqCst);
+            }
+            if is_wanted || lasts {
+                return;
             }
         }
     }
@@ -429,13 +436,14 @@ impl Renewer {
     /// L2: whatever relied on the run before finds its generation gone.
     fn begin_run(&self, node: Option<HexId>) {
         let incarnation = self.new_id();
-        self.inner.deadline_ns.store(0, Ordering::SeqCst);
-        let first = self.inner.generation.fetch_add(1, Ordering::SeqCst) == 0;
+        let was = self.inner.deadline_ns.swap(0, Ordering::SeqCst);
+        self.inner.generation.fetch_add(1, Ordering::SeqCst);
         let mut known = self.inner.known();
         let idle = known.openings.is_empty();
         known.identity.incarnation = incarnation;
         known.identity.node = node.unwrap_or(known.identity.node);
-        known.missed += u64::from(!first && !idle);
+        // Another name begins a run as well, and misses nothing.
+        known.missed += u64::from(node.is_none() && was != 0 && !idle);
         drop(known);
         self.inner.changed.notify_waiters();
     }
@@ -487,7 +495,12 @@ impl Renewer {
         let body = Bytes::from(record.encode());
         let is_whole = |bytes: &[u8]| read_whole(bytes, LeaseRecord::is_intact).is_some();
         let without_list = weir_device::mutant("renew_without_list");
-        let rules = CreateRules { lost: &chain::nothing_lost, is_whole, without_list };
+        let rules = CreateRules {
+            asks_for_last: false,
+            lost: &chain::nothing_lost,
+            is_whole,
+            without_list,
+        };
         let (store, number) = (&self.store, record.number);
         let created = chain::create(store, &policy, &mut random, &prefix, number, &body, rules);
         let (evidence, what) = match created.await? {

@@ -109,6 +109,31 @@ fn with_takeover_auto_a_missed_deadline_stays_missed() {
 }
 
 #[test]
+fn a_missed_deadline_counts_at_once_and_once_and_one_of_nobody_does_not() {
+    run(async {
+        let (host, gate) = Host::new().await.with_gate();
+        let mut lease = None;
+        let (volume, _) = host.try_open(|args| lease = Some(args.lease.clone())).await.unwrap();
+        let lease = lease.expect("an opening has one");
+        let missed = || lease.status(&*host.env.clock).missed;
+        assert_eq!(missed(), 0);
+        gate.change(|plan| plan.outage = true);
+        tokio::time::sleep(LEASE * 2).await;
+        assert_eq!(missed(), 1, "while it lasts");
+        gate.calm();
+        tokio::time::sleep(LEASE).await;
+        assert!(volume.status().lease_held);
+        assert_eq!(missed(), 1);
+        volume.close().await.expect("closed");
+        drop(volume);
+        tokio::time::sleep(LEASE * 3).await;
+        let (again, _) = host.try_open(|args| args.lease = lease.clone()).await.unwrap();
+        assert!(again.status().lease_held);
+        assert_eq!(missed(), 1, "nobody held it when it ended");
+    });
+}
+
+#[test]
 fn a_missed_deadline_is_what_reads_say_though_the_journal_failed_before() {
     run(async {
         let (host, gate) = Host::new().await.with_gate();
