@@ -55,6 +55,13 @@ impl JournalConfig {
         Ok(())
     }
 
+    /// Most segments of a file whose segments have `segment_bytes`: it gets no larger than one made by this.
+    pub(crate) fn segments_max_of(&self, segment_bytes: u64) -> u32 {
+        let bytes = self.segment_bytes.saturating_mul(u64::from(self.segments_max));
+        let segments = bytes.div_ceil(segment_bytes).min(crate::format::to_u64(SEGMENTS_LIMIT));
+        u32::try_from(segments).expect("at most the limit")
+    }
+
     pub(crate) fn shape(&self, alignment: usize, segment_bytes: u64, sealed: bool) -> Shape {
         // A piece must fit a record, and small segments must not waste most of themselves at their end.
         let record_bytes_max = crate::format::to_u64(self.record_bytes_max).min(segment_bytes);

@@ -403,6 +403,28 @@ fn every_time_that_it_cannot_grow_is_told() {
     });
 }
 
+/// The settings of a program can have smaller segments than a file that an earlier one made.
+#[test]
+fn a_file_keeps_its_segments_and_gets_no_larger_than_it_may() {
+    run(async {
+        let disk = steady_disk(1);
+        let larger =
+            JournalConfig { segment_bytes: 2 * SEGMENT, segments_max: 2, ..small_config() };
+        let journal = create(&disk, larger).await;
+        let capacity = journal.status().bytes_capacity;
+        journal.close().await.expect("closed");
+        drop(journal);
+        let journal = recover(&disk, small_config()).await.journal;
+        journal.begin_epoch(Epoch(2), OPENING).await.expect("begun");
+        assert_eq!(journal.status().bytes_capacity, capacity);
+        let ear = listen(&journal);
+        let (_, waiting) = fill_up(&journal).await;
+        assert_eq!(journal.status().segments, 2, "of the size that they had");
+        journal.release(last_write(&ear));
+        waiting.await.expect("it goes on");
+    });
+}
+
 #[test]
 fn a_journal_beside_the_store_leaves_room_for_what_all_journals_hold() {
     run(async {

@@ -333,7 +333,7 @@ pub(crate) async fn recover(
     restore_length(&file, &file_name, &mut superblock, accept).await?;
     let ring = Ring::new(
         superblock.segment_bytes,
-        config.segments_max,
+        config.segments_max_of(superblock.segment_bytes),
         superblock.segments_physical,
         superblock.tail_segment(),
         &superblock.segments,

@@ -432,7 +432,11 @@ mod tests {
         assert_eq!(journal(1 << 20).or(both).journal, Some(Size(1 << 20)));
         assert_eq!(journal(1 << 20).or(both).batch, Some(Size(1)));
         let options = both.options(Memory::default(), 1);
-        assert_eq!(options.journal.segments_max, 16);
+        assert_eq!((options.journal.segments_max, options.journal.segment_bytes), (16, 64 << 20));
+        for (bytes, segments, of) in [(64 << 20, 8, 8 << 20), (100 << 20, 8, 13 << 20)] {
+            let small = journal(bytes).options(Memory::default(), 1).journal;
+            assert_eq!((small.segments_max, small.segment_bytes), (segments, of));
+        }
         assert_eq!(options.batch.bytes, 1);
         assert_eq!(options.journal.resident_bytes_max, 64 << 20);
         assert_eq!(both.options(Memory::default(), 8).journal.resident_bytes_max, 16 << 20);

@@ -20,6 +20,10 @@ const COLLECT_SPAN_PERCENT: u64 = 5;
 /// Smallest journal in bytes: the step by which it grows.
 const JOURNAL_BYTES_MIN: u64 = 64 << 20;
 
+/// A journal is given free in segments, and the one that is written to counts as used: with fewer, it would seem full
+/// although next to nothing in it waits for the store.
+const SEGMENTS_MIN: u64 = 8;
+
 /// Smallest batch in bytes: every object costs a request.
 const BATCH_BYTES_MIN: u64 = 64 << 10;
 
@@ -440,6 +444,8 @@ impl VolumeSettings {
     pub fn options(&self, memory: Memory, volumes: usize) -> VolumeOptions {
         let mut options = VolumeOptions::default();
         if let Some(Size(bytes)) = self.journal {
+            let part = (bytes / SEGMENTS_MIN).next_multiple_of(1 << 20);
+            options.journal.segment_bytes = part.clamp(1 << 20, options.journal.segment_bytes);
             let segments = bytes.div_ceil(options.journal.segment_bytes);
             options.journal.segments_max = u32::try_from(segments).unwrap_or(u32::MAX);
         }
