@@ -113,7 +113,7 @@ pub enum LogError {
     /// The store has lost what this writer published.
     #[error(
         "volume {volume}: epoch {ours} stopped, because {store} was emptied or set back ({evidence}); bring it back as \
-         it was: the journal keeps what it holds"
+         it was: the journal keeps what it holds, and a replica is made again from its volume"
     )]
     StoreSetBack {
         /// The volume.

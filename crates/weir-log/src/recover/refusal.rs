@@ -91,8 +91,9 @@ impl fmt::Display for Refusal {
                 "the local journal {journal} of {own} knows version {known} of the volume's manifest, and the store, \
                  whose newest one is {}, lacks it: the store was set back to a backup; the journal holds {holds}; \
                  bring back the newest store, or pass --accept-loss to go on without the rollbacks, new sizes and \
-                 snapshots that are missing, and with what the journal holds, or --discard-journal to go on with \
-                 what the store holds",
+                 snapshots that are missing, and with what the journal holds: writes that were flushed after the \
+                 backup and before the journal's first one are missing then, although later ones are there; or pass \
+                 --discard-journal to go on with what the store holds",
                 if newest == known {
                     format!("another version {newest}")
                 } else {

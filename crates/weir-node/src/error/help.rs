@@ -171,7 +171,8 @@ fn refusal_help(reason: &RefusalReason) -> &'static str {
         }
         RefusalReason::StoreSetBack { .. } => {
             "bring back the newest store, if there is one; otherwise choose with --accept-loss or --discard-journal \
-             what is given up"
+             what is given up; the latter needs --take-over as well, which waits until the lease of this opening has \
+             ended"
         }
         RefusalReason::Copied => {
             "--adopt-journal, if nobody uses the other file any more; never while its host may still open the volume"

@@ -51,6 +51,14 @@ impl End {
     }
 }
 
+/// What the status says of a replica that an error ended.
+fn kept_no_more(name: &VolumeName, trouble: &str) -> String {
+    format!(
+        "it is not kept any more, until the volume is attached again (weir volume detach {name}, then weir volume \
+         attach {name}): {trouble}"
+    )
+}
+
 /// Keeps a replica of a volume that is served on `shard`. `on_end` is called with the reason if an error ends it for
 /// good.
 pub(crate) fn keep(
@@ -79,8 +87,7 @@ pub(crate) fn keep(
             let trouble = with_causes(&error);
             tracing::error!(volume = %name, trouble, "the replica is not kept any more");
             on_end(trouble.clone());
-            progress
-                .send_modify(|progress| progress.trouble = Some(format!("for good: {trouble}")));
+            progress.send_modify(|progress| progress.trouble = Some(kept_no_more(&name, &trouble)));
         }
     })?;
     Ok((Following { store_url: to.store_url, progress }, End { stop, ended }))

@@ -35,6 +35,9 @@ const OBJECT_WAIT_MS_MAX: u64 = 15_000;
 /// does not answer.
 const DISK_WAIT_MS_MAX: u64 = 5_000;
 
+/// Share of the journal, in percent, from which its last segment has no room left for most records.
+const JOURNAL_PERCENT_FULL: u64 = 99;
+
 /// Share of the journal, in percent, from which writers are slowed down.
 const JOURNAL_PERCENT_MAX: u64 = 75;
 
@@ -125,7 +128,12 @@ pub(crate) fn judge(log: &VolumeStatus, limits: &Limits) -> (Health, Vec<String>
     reasons.extend(late(log, limits));
     let percent = log.journal_used_bytes.saturating_mul(100) / log.journal_capacity_bytes.max(1);
     if percent >= JOURNAL_PERCENT_MAX {
-        reasons.push(format!("the journal is {percent} % full: writers are slowed down"));
+        reasons.push(match percent >= JOURNAL_PERCENT_FULL {
+            true => {
+                "the journal is full: writers wait until the store has taken some of it".to_owned()
+            }
+            false => format!("the journal is {percent} % full: writers are slowed down"),
+        });
     }
     if !log.lease_held {
         reasons.push(
@@ -258,7 +266,7 @@ pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume
     let (mut health, mut reasons) = judge_layers(&snapshot, &limits);
     let replica = entry.replica.as_ref().map(Following::status);
     if let Some(trouble) = replica.as_ref().and_then(|replica| replica.trouble.as_ref()) {
-        reasons.push(format!("the replica waits: {trouble}"));
+        reasons.push(format!("the replica is behind: {trouble}"));
         health = if health == Health::Ok { Health::Degraded } else { health };
     }
     let settings = snapshot.layers.iter().find_map(|layer| match layer.stage {

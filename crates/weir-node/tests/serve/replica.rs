@@ -69,7 +69,7 @@ fn a_replica_whose_store_is_away_is_trouble_and_is_made_nowhere_else() {
         place.take("second").await;
         let waits = place.wait_for("it waits", |volume| trouble(volume).is_some()).await;
         assert_eq!(waits.health, Health::Degraded);
-        assert!(waits.reasons.iter().any(|why| why.contains("the replica waits")), "{waits:?}");
+        assert!(waits.reasons.iter().any(|why| why.contains("the replica is behind")), "{waits:?}");
         service.stop(Closing::ToStore).await.expect("the volume's own store is there");
 
         let service = place.serve_replicated("replica").await;

@@ -90,7 +90,9 @@ async fn show(
     let is_well =
         |process: &Process| process.status.as_ref().is_ok_and(|status| status.health == Health::Ok);
     let unserved = node.unserved(home.clone(), processes).await?;
-    let well = processes.iter().all(is_well) && unserved.is_empty();
+    // Whoever looks in a wrong place must not be told that all is well.
+    let is_there = !processes.is_empty() || home.data.path().exists();
+    let well = processes.iter().all(is_well) && unserved.is_empty() && is_there;
     let code = if well { 0 } else { NOT_WELL };
     match form {
         OutputForm::Json => {
@@ -105,6 +107,13 @@ async fn show(
     }
     for one in &unserved {
         say!("warning: {}", not_served(one));
+    }
+    if !is_there {
+        let directory = home.data.path().display();
+        say!(
+            "warning: there is no data directory {directory}: name the one that is meant with --data-dir or \
+             WEIR_DATA_DIR"
+        );
     }
     Ok(ExitCode::from(code))
 }
@@ -255,9 +264,7 @@ fn health(health: Health) -> &'static str {
 fn print(processes: &[Process], home: &Home) -> Result<(), Failure> {
     if processes.is_empty() {
         let directory = home.data.path();
-        let there = if directory.exists() { "" } else { ", which is not there" };
-        let directory = directory.display();
-        return output::print(&format!("nothing is served from {directory}{there}\n"));
+        return output::print(&format!("nothing is served from {}\n", directory.display()));
     }
     let mut text = String::new();
     let mut rows = Vec::new();
@@ -423,7 +430,7 @@ fn at_risk(volume: &ServedVolume) -> String {
             format!("{}, not flushed", human(remote.unflushed_bytes))
         }
         Some(Layer { file: Some(_), .. }) => "everything, unless its disk survives".to_owned(),
-        _ => volume.at_risk.to_string(),
+        _ => volume.at_risk_said(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{AtRisk, Limits, LogStatus, VolumeLimit};
+use super::{AtRisk, Health, Limits, LogStatus, ServedVolume, VolumeLimit};
 use crate::size::human;
 
 /// What is not in the store.
@@ -43,6 +43,17 @@ impl fmt::Display for Limits {
         let [bytes, requests] = [bytes, requests].map(|limit| limit.unwrap_or_else(none));
         let drain = if self.drain { "on" } else { "off" };
         write!(f, "upload bandwidth {bytes}, upload requests {requests}, drain {drain}")
+    }
+}
+
+impl ServedVolume {
+    /// What is not in the store. Of a volume that failed nobody knows whether its store still has what it took.
+    #[must_use]
+    pub fn at_risk_said(&self) -> String {
+        match self.health == Health::Failed && self.log.is_some() && self.at_risk.is_nothing() {
+            true => "unknown, up to all that its journal holds".to_owned(),
+            false => self.at_risk.to_string(),
+        }
     }
 }
 
