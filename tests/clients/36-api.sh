@@ -128,7 +128,7 @@ timeout 60 bash -c 'while sleep 0.2; do echo "write -P 6 0 64K"; done' |
     qemu-io -f raw "nbd+unix:///demo?socket=$WEIR_DATA_DIR/nbd.sock" >/dev/null 2>&1 &
 client_pid=$!
 processes+=("$client_pid")
-held='held back for clients, but for what clients or commands wait for'
+held='held back for clients, but for what clients or commands wait for, within the limits on uploads'
 check "a client that is there holds the background back" wait_until "a client is felt" prints \
     "^  background: uploads and copies at up to [0-9.]+ [KMG]iB/s, $held\$" status
 kill "$client_pid"

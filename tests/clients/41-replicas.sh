@@ -168,6 +168,14 @@ batch_age = 1.0
 replicate_to = "$back-kept"
 replicate_age = 1.0
 END
+warns() {
+    "$weir" serve --check --store "$back-source" --config "$1" 2>&1 |
+        grep "^warning: no replica is kept of volume kept.*$2"
+}
+sed "s|^replicate_to.*|replicate_to = \"$back-source\"|" "$work/weir.toml" >"$work/itself.toml"
+sed 's|^replicate_to.*|replicate_to = "/backup"|' "$work/weir.toml" >"$work/no-url.toml"
+check "a store is no replica of itself" warns "$work/itself.toml" 'store of the volume itself'
+check "a path is no store" warns "$work/no-url.toml" '/backup'
 "$weir" serve --store "$back-source" --config "$work/weir.toml" >"$work/weir.out" 2>"$work/weir.log" </dev/null &
 weir_pid=$!
 uri="nbd+unix:///kept?socket=$WEIR_DATA_DIR/nbd.sock"

@@ -6,6 +6,8 @@
 put() { qemu-io -f raw "$uri" -c "write -P $1 $2 $3" | grep -q wrote; }
 
 # ---- nothing is served ----
+check "status of a directory that is not there is not well" status_says 3 "there is no data directory"
+mkdir "$WEIR_DATA_DIR"
 check "status of an empty directory is well" status_says 0 "nothing is served"
 start one --size 64M
 check "a write" put 1 0 1M

@@ -69,8 +69,8 @@ pub(crate) fn nothing_lost() -> LocalBoxFuture<'static, Result<Option<String>, S
 /// What differs from chain to chain in [`create`].
 #[derive(Clone, Copy)]
 pub(crate) struct CreateRules<'a> {
-    /// Whether the version before is asked for, too: a store that lost it, but has this one, would look whole to the next
-    /// opening.
+    /// Whether the version before is asked for, too: a store that lost it, but has this one, would look whole to the
+    /// next opening.
     pub(crate) asks_for_last: bool,
     /// Asked before each attempt: the store may have been set back while it was away.
     pub(crate) lost: Lost<'a>,

@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Share of the journal, in percent, from which uploads follow a load that goes on. Below it, a load is a burst until
-/// its data gets old.
-const FOLLOW_LOAD_FROM_PERCENT: u64 = 30;
+use crate::volume::pressure::CALM_UP_TO_PERCENT;
+
+/// Share of the journal, in percent, from which uploads follow a load that goes on, and from which its fill presses.
+/// Below it, a load is a burst until its data gets old: with headers, a quarter of the journal in writes of 4 KiB takes
+/// up half of it.
+const FOLLOW_LOAD_FROM_PERCENT: u64 = CALM_UP_TO_PERCENT;
 
 /// Share of the journal, in percent, from which uploads follow any load: what is left is for writers meanwhile.
 const FOLLOW_FROM_PERCENT: u64 = 60;
@@ -138,7 +141,7 @@ mod tests {
             );
         }
         second(&mut load, &mut bytes, 2).await;
-        assert!(!follows(load, 29, false) && follows(load, 30, false) && follows(load, 1, true));
+        assert!(!follows(load, 49, false) && follows(load, 50, false) && follows(load, 1, true));
         second(&mut load, &mut bytes, 0).await;
         assert!(!follows(load, 59, true), "it has ended");
         for _ in 0..5 {

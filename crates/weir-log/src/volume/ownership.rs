@@ -79,9 +79,9 @@ impl Shared {
     /// What shows that the store was set back to a backup of this opening, or is another copy that lags behind: it has
     /// the newest version of the manifest, and lacks objects.
     ///
-    /// One that is missing alone, while the lease is held and its newest renewal is there, may be lost without that. The
-    /// volume goes on without it where the journal does not hold its writes any more: who reads it learns of it. Where
-    /// it does hold them, stopping loses nothing, since the next opening takes them from there.
+    /// One that is missing alone, while the lease is held and its newest renewal is there, may be lost without that.
+    /// The volume goes on without it where the journal does not hold its writes any more: who reads it learns of it.
+    /// Where it does hold them, stopping loses nothing, since the next opening takes them from there.
     pub(crate) fn what_is_lost<'a>(
         &'a self,
         expected: &'a Expected,

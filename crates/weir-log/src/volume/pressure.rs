@@ -13,7 +13,7 @@ use crate::volume::load::Load;
 use crate::volume::shared::{Shared, State, percent_full};
 
 /// Share of the journal, in percent, up to which its fill does not press: bursts are taken in as they come.
-const CALM_UP_TO_PERCENT: u64 = 50;
+pub(super) const CALM_UP_TO_PERCENT: u64 = 50;
 
 /// Part of the journal that counts as memory for its copies at most.
 const MEMORY_PART_MAX: u64 = 4;

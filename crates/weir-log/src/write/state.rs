@@ -30,8 +30,8 @@ pub(crate) struct WriteState {
     pub(crate) acked: WriteMark,
     /// The last write of the committed prefix.
     pub(crate) committed: WriteMark,
-    /// The data objects of the prefix with their last writes, ascending, from the last one that the published checkpoint
-    /// covers on.
+    /// The data objects of the prefix with their last writes, ascending, from the last one that the published
+    /// checkpoint covers on.
     ends: VecDeque<(ObjectSeq, WriteNumber)>,
     /// An object came into the store while the lease was not held. Nothing of the journal is released before it is
     /// known that nobody took the volume over without that object.

@@ -240,7 +240,9 @@ fn uploads_follow_a_load_that_goes_on_sooner_than_a_burst() {
         // A twentieth of the journal per second, and a batch in two.
         for nth in 0..80 {
             write(&volume, nth % 16 * 4096, &[9; 4096]).await.expect("written");
-            assert!(percent_full(&volume) < 50, "{nth}: {} %", percent_full(&volume));
+            // From half of it on, and not where a burst would settle.
+            let most = if nth < 60 { 59 } else { 45 };
+            assert!(percent_full(&volume) <= most, "{nth}: {} %", percent_full(&volume));
             sleep(Duration::from_millis(250)).await;
         }
         others.abort();
@@ -278,7 +280,7 @@ fn uploads_follow_a_load_that_became_light_until_little_waits() {
         while volume.status().upload_pressure < 1000 {
             sleep(Duration::from_millis(50)).await;
         }
-        assert!(percent_full(&volume) < 50, "the load goes on");
+        assert!(percent_full(&volume) < 60, "the load goes on");
         client.abort();
         let _ = client.await;
         let others = busy_others(&host);

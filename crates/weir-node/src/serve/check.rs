@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use weir_device::with_causes;
 use weir_net::tls::Tls;
-use weir_store::Store;
+use weir_store::{Store, StoreOptions};
 
 use crate::api::server::TcpApi;
 use crate::error::NodeError;
@@ -14,6 +15,7 @@ use crate::serve::service::ServiceOptions;
 use crate::serve::sockets;
 use crate::serve::spec::{Allowed, EndpointKind, VolumeSet, VolumeSpec};
 use crate::status::certificates;
+use crate::volumes::replicate::TARGET_VARIABLES;
 
 impl ServiceOptions {
     /// Checks all that can be checked without opening or creating anything.
@@ -81,7 +83,23 @@ impl ServiceOptions {
                  tls.certificates nobody shows one"
             ));
         }
+        warnings.extend(self.specs().filter_map(|spec| self.replica_warning(spec)));
         warnings
+    }
+
+    /// Why no replica can be kept of a volume that is to have one. The volume is served all the same.
+    fn replica_warning(&self, spec: &VolumeSpec) -> Option<String> {
+        let url = &spec.replica.as_ref()?.store_url;
+        let why = if *url == self.home.store_url {
+            "it is the store of the volume itself".to_owned()
+        } else {
+            let options = StoreOptions::from_environment_for(TARGET_VARIABLES);
+            with_causes(&options.and_then(|options| Store::check(url, &options)).err()?)
+        };
+        let name = &spec.name;
+        Some(format!(
+            "no replica is kept of volume {name}, as replicate_to = \"{url}\" will not do: {why}"
+        ))
     }
 
     fn specs(&self) -> impl Iterator<Item = &VolumeSpec> {

@@ -227,7 +227,7 @@ async fn hear_events(hosted: Rc<Hosted>, attachments: Attachments) {
             Event::ExclusiveLost(error) => {
                 // An export of another server may have come back as another disk, or have been written by others.
                 let what = match hosted.stack.is_log() {
-                    true => "the volume belongs to another owner",
+                    true => "the volume stopped, and answers nothing any more",
                     false => "the volume answers nothing until it is detached and attached again",
                 };
                 tracing::error!(volume = %hosted.name, %error, "{what}");

@@ -393,7 +393,9 @@ fn background(background: &Background, limits: &Limits) -> Option<String> {
             human(rate)
         ),
     };
-    Some(format!("  background: uploads and copies {pace}\n"))
+    let is_limited = limits.upload_bytes_per_second.or(limits.upload_requests_per_second).is_some();
+    let within = if is_limited { ", within the limits on uploads" } else { "" };
+    Some(format!("  background: uploads and copies {pace}{within}\n"))
 }
 
 fn certificate(certificate: &CertificateStatus) -> String {
@@ -601,5 +603,9 @@ mod tests {
         assert_eq!(said(Some(120 << 20), false, classes()), Some(format!("{start} {held}\n")));
         let drained = said(None, true, classes()).unwrap();
         assert!(drained.contains("until weir limits set --drain off"), "{drained}");
+        let limits = Limits { upload_requests_per_second: Some(1), ..Limits::default() };
+        let status = Background { classes: classes(), ..Background::default() };
+        let limited = background(&status, &limits).unwrap();
+        assert!(limited.ends_with(", within the limits on uploads\n"), "{limited}");
     }
 }

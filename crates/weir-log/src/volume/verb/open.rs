@@ -285,7 +285,7 @@ fn check_nothing_missing(
     journal: &LocalJournal,
     loaded: &Loaded,
 ) -> Result<(), LogError> {
-    if journal.is_new || args.accept_loss {
+    if journal.is_new {
         return Ok(());
     }
     let sent = loaded.committed.write.0;
@@ -293,7 +293,15 @@ fn check_nothing_missing(
         Some(first) => first.piece.write.0,
         None => journal.recovered.journal.status().last_write.0 + 1,
     };
-    if first_kept > sent + 1 { Err(objects_missing(args, loaded, first_kept)) } else { Ok(()) }
+    if first_kept <= sent + 1 {
+        return Ok(());
+    }
+    let missing = objects_missing(args, loaded, first_kept);
+    if !args.accept_loss {
+        return Err(missing);
+    }
+    tracing::warn!(%missing, "it is opened without what is missing, as the loss was accepted");
+    Ok(())
 }
 
 /// The same for a journal that holds nothing, of an opening that the store need not know: what it held is in objects,

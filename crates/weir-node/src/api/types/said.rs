@@ -50,9 +50,13 @@ impl ServedVolume {
     /// What is not in the store. Of a volume that failed nobody knows whether its store still has what it took.
     #[must_use]
     pub fn at_risk_said(&self) -> String {
-        match self.health == Health::Failed && self.log.is_some() && self.at_risk.is_nothing() {
-            true => "unknown, up to all that its journal holds".to_owned(),
-            false => self.at_risk.to_string(),
+        let known = self.at_risk.to_string();
+        match (&self.log, self.health) {
+            (Some(_), Health::Failed) if self.at_risk.is_nothing() => {
+                "unknown, up to all that its journal holds".to_owned()
+            }
+            (Some(_), Health::Failed) => format!("{known}, or up to all that its journal holds"),
+            _ => known,
         }
     }
 }
