@@ -343,8 +343,8 @@ impl Journal {
         self.inner().ring_work.notify_one();
     }
 
-    /// The first write that a recovery finds, if all of it is intact: what was released stays until its segment leaves
-    /// the list. The next write where there is none.
+    /// The first write that a recovery finds, if all of it is intact: what was released stays until the rest of its
+    /// segment was. The next write where there is none.
     pub fn holds_from(&self) -> WriteNumber {
         self.inner().state.borrow().holds_from()
     }

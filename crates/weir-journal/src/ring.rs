@@ -250,9 +250,9 @@ impl Ring {
         logical
     }
 
-    /// The first write in the listed segments.
+    /// The first write in the segments that stay listed.
     pub(crate) fn first_write(&self) -> Option<WriteNumber> {
-        let mut listed = (self.listed_from..=self.last_logical()).filter_map(|n| self.get(n));
+        let mut listed = (self.done_end()..=self.last_logical()).filter_map(|n| self.get(n));
         listed.find_map(|segment| segment.first).map(|(_, write)| write)
     }
 

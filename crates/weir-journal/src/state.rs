@@ -526,7 +526,7 @@ impl JournalState {
         self.flushed_write = self.flushed_write.max(write);
     }
 
-    /// The first write of the listed segments; the next write where they have none.
+    /// The first write of the segments that stay listed; the next write where they have none.
     pub(crate) fn holds_from(&self) -> WriteNumber {
         self.ring.first_write().unwrap_or(self.next_write)
     }

@@ -87,22 +87,18 @@ async fn put_unless_lost(
     body: &Bytes,
     rules: CreateRules<'_>,
 ) -> Result<Result<Put, String>, StoreError> {
-    let last = async {
-        let asks = rules.asks_for_last && number > 1 && !weir_device::mutant("version_over_a_gap");
-        if !asks {
-            return Ok(None);
-        }
+    if let Some(evidence) = (rules.lost)().await? {
+        return Ok(Err(evidence));
+    }
+    // After that, which waits for a store that is away.
+    if rules.asks_for_last && number > 1 && !weir_device::mutant("version_over_a_gap") {
         let last = key(prefix, number - 1);
         match store.get_head(&last, 1).await {
-            Err(StoreError::NotFound { .. }) => Ok(Some(format!("{last} is not there"))),
-            found => found.map(|_| None),
+            Err(StoreError::NotFound { .. }) => return Ok(Err(format!("{last} is not there"))),
+            found => found.map(|_| ())?,
         }
-    };
-    let (last, lost) = futures_util::join!(last, (rules.lost)());
-    match last?.or(lost?) {
-        Some(evidence) => Ok(Err(evidence)),
-        None => store.put_create(&key(prefix, number), vec![body.clone()]).await.map(Ok),
     }
+    store.put_create(&key(prefix, number), vec![body.clone()]).await.map(Ok)
 }
 
 /// Why version `number` was not created, where something is missing that it stands on: another writer deletes what its

@@ -116,6 +116,8 @@ struct Known {
     newest: Option<u64>,
     renewals: u64,
     missed: u64,
+    /// The last deadline that was counted as missed.
+    missed_ns: u64,
     note: Option<String>,
     openings: BTreeMap<u64, Arc<Opening>>,
     openings_begun: u64,
@@ -127,6 +129,17 @@ struct Opening {
     /// What names it, once it has begun.
     id: Mutex<Option<HexId>>,
     flushed_write: AtomicU64,
+}
+
+impl Known {
+    /// Counts a deadline that has passed while a volume was open, once. A lease that is not held has none.
+    fn count_missed(&mut self, deadline_ns: u64, now_ns: u64) {
+        let has_passed = deadline_ns != 0 && deadline_ns <= now_ns;
+        if has_passed && deadline_ns != self.missed_ns && !self.openings.is_empty() {
+            self.missed += 1;
+            self.missed_ns = deadline_ns;
+        }
+    }
 }
 
 impl Opening {
@@ -176,6 +189,7 @@ impl NodeLease {
             newest: None,
             renewals: 0,
             missed: 0,
+            missed_ns: 0,
             note: None,
             openings: BTreeMap::new(),
             openings_begun: 0,
@@ -215,17 +229,16 @@ impl NodeLease {
     /// The lease at a glance.
     #[must_use]
     pub fn status(&self, clock: &dyn Clock) -> LeaseStatus {
-        let known = self.inner.known();
+        let mut known = self.inner.known();
         let deadline = self.inner.deadline_ns.load(Ordering::SeqCst);
-        // The one that has passed counts at once, and not only with the run that follows it.
-        let is_late = deadline != 0 && !self.inner.is_before_deadline(clock);
-        let is_missed = is_late && !known.openings.is_empty();
+        // One that has passed counts at once, and not only with the run that follows it.
+        known.count_missed(deadline, to_ns(clock.boottime()));
         LeaseStatus {
             node: known.identity.node.into(),
             incarnation: known.identity.incarnation.into(),
             left_ms: deadline.saturating_sub(to_ns(clock.boottime())) / 1_000_000,
             renewals: known.renewals,
-            missed: known.missed + u64::from(is_missed),
+            missed: known.missed,
             note: known.note.clone(),
         }
     }
@@ -436,14 +449,13 @@ impl Renewer {
     /// L2: whatever relied on the run before finds its generation gone.
     fn begin_run(&self, node: Option<HexId>) {
         let incarnation = self.new_id();
-        let was = self.inner.deadline_ns.swap(0, Ordering::SeqCst);
+        let deadline = self.inner.deadline_ns.load(Ordering::SeqCst);
+        self.inner.known().count_missed(deadline, to_ns(self.env.clock.boottime()));
+        self.inner.deadline_ns.store(0, Ordering::SeqCst);
         self.inner.generation.fetch_add(1, Ordering::SeqCst);
         let mut known = self.inner.known();
-        let idle = known.openings.is_empty();
         known.identity.incarnation = incarnation;
         known.identity.node = node.unwrap_or(known.identity.node);
-        // Another name begins a run as well, and misses nothing.
-        known.missed += u64::from(node.is_none() && was != 0 && !idle);
         drop(known);
         self.inner.changed.notify_waiters();
     }

@@ -77,11 +77,12 @@ impl Shared {
     }
 
     /// What shows that the store was set back to a backup of this opening, or is another copy that lags behind: it has
-    /// the newest version of the manifest, and lacks objects.
+    /// the newest version of the manifest, and lacks objects, with the newest renewal of the lease; or the lease is not
+    /// held, so that the store may have been away.
     ///
-    /// One that is missing alone, while the lease is held and its newest renewal is there, may be lost without that.
-    /// The volume goes on without it where the journal does not hold its writes any more: who reads it learns of it.
-    /// Where it does hold them, stopping loses nothing, since the next opening takes them from there.
+    /// Where the renewal is there, it may have lost them otherwise, or a moment ago. The volume stops as well if the
+    /// journal still has all writes from the first of them on: the next opening takes them from there. It goes on if
+    /// not: this opening has the map of what comes behind them, and the next one would end in front of them.
     pub(crate) fn what_is_lost<'a>(
         &'a self,
         expected: &'a Expected,
@@ -100,19 +101,26 @@ impl Shared {
             if weir_device::mutant("set_back_store_is_confirmed") {
                 return Ok(None);
             }
-            if gone.len() == 1 && !self.is_held_by_journal(id) && self.is_renewed(expected).await? {
-                tracing::error!(volume = %self.id, object = id.key(), "the store lost an object");
+            if self.is_renewed(expected).await? && !self.keep_in_journal(&gone) {
+                let (object, count) = (id.key(), gone.len());
+                tracing::error!(volume = %self.id, object, count, "the store lost objects");
                 return Ok(None);
             }
             Ok(Some(format!("{}, which it had taken, is not there", id.key())))
         })
     }
 
-    /// Whether the journal still holds all writes from those of object `id` on.
-    fn is_held_by_journal(&self, id: &ObjectId) -> bool {
-        let before = self.state.borrow().writes.last_write_before(id.seq);
-        let is_held = before.is_some_and(|last| self.journal.holds_from() <= last.next());
-        is_held && !weir_device::mutant("checkpoint_over_what_the_journal_holds")
+    /// Whether the journal has all writes from those of the first of these objects on, which are data that this opening
+    /// committed. Then it keeps them: the volume is about to stop. A checkpoint's objects are in no journal.
+    fn keep_in_journal(&self, gone: &[&ObjectId]) -> bool {
+        let mut state = self.state.borrow_mut();
+        let before = gone.first().and_then(|id| state.writes.last_write_before(id.seq));
+        let is_data = gone.iter().all(|id| state.writes.is_data(id.seq));
+        let holds = before.is_some_and(|last| self.journal.holds_from() <= last.next())
+            && is_data
+            && !weir_device::mutant("checkpoint_over_what_the_journal_holds");
+        state.writes.keeps_journal |= holds;
+        holds
     }
 
     /// Whether the lease is held, and the store has its newest renewal.

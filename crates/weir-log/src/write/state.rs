@@ -101,6 +101,11 @@ impl WriteState {
         before.map(|(_, write)| *write)
     }
 
+    /// Whether object `seq` is data that this opening committed behind the published checkpoint.
+    pub(crate) fn is_data(&self, seq: ObjectSeq) -> bool {
+        self.ends.iter().skip(1).any(|(end, _)| *end == seq)
+    }
+
     /// W1: takes a durable piece in, in journal order, or a run of them that ends with the write `last`. `true` when a
     /// batch was begun.
     pub(crate) fn take_durable(

@@ -127,6 +127,7 @@ fn a_missed_deadline_counts_at_once_and_once_and_one_of_nobody_does_not() {
         volume.close().await.expect("closed");
         drop(volume);
         tokio::time::sleep(LEASE * 3).await;
+        assert_eq!(missed(), 1);
         let (again, _) = host.try_open(|args| args.lease = lease.clone()).await.unwrap();
         assert!(again.status().lease_held);
         assert_eq!(missed(), 1, "nobody held it when it ended");

@@ -17,7 +17,7 @@ use crate::size::{Size, human};
 /// How far collection goes on above the share at which it begins unless told otherwise, in percent.
 const COLLECT_SPAN_PERCENT: u64 = 5;
 
-/// Smallest journal in bytes: the step by which it grows.
+/// Smallest journal in bytes.
 const JOURNAL_BYTES_MIN: u64 = 64 << 20;
 
 /// A journal is given free in segments, and the one that is written to counts as used: with fewer, it would seem full

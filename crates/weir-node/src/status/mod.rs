@@ -35,8 +35,8 @@ const OBJECT_WAIT_MS_MAX: u64 = 15_000;
 /// does not answer.
 const DISK_WAIT_MS_MAX: u64 = 5_000;
 
-/// Share of the journal, in percent, from which its last segment has no room left for most records.
-const JOURNAL_PERCENT_FULL: u64 = 99;
+/// Share of the journal, in percent, from which writers wait: the rest of its last segment is too small for a record.
+const JOURNAL_PERCENT_FULL: u64 = 97;
 
 /// Share of the journal, in percent, from which writers are slowed down.
 const JOURNAL_PERCENT_MAX: u64 = 75;

@@ -11,7 +11,7 @@ use crate::cli::words::{rpo, seconds};
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Journal, objects and memory")]
 pub(crate) struct Tuning {
-    /// Largest local journal; it grows by 64 MiB as it is needed [default: 1G]
+    /// Largest local journal; it grows by 64 MiB, of a small one an eighth, as it is needed [default: 1G]
     #[arg(long, value_name = "SIZE", env = "WEIR_JOURNAL", hide_env_values = true)]
     journal: Option<Size>,
     /// Bytes that make an object, 40M at most; the write that it ends with is in it whole [default: 8M]
