@@ -450,10 +450,10 @@ impl Renewer {
     fn begin_run(&self, node: Option<HexId>) {
         let incarnation = self.new_id();
         let deadline = self.inner.deadline_ns.load(Ordering::SeqCst);
-        self.inner.known().count_missed(deadline, to_ns(self.env.clock.boottime()));
+        let mut known = self.inner.known();
+        known.count_missed(deadline, to_ns(self.env.clock.boottime()));
         self.inner.deadline_ns.store(0, Ordering::SeqCst);
         self.inner.generation.fetch_add(1, Ordering::SeqCst);
-        let mut known = self.inner.known();
         known.identity.incarnation = incarnation;
         known.identity.node = node.unwrap_or(known.identity.node);
         drop(known);
