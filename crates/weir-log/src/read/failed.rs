@@ -9,7 +9,7 @@ use crate::read::{Part, Source, resolve, to_usize};
 use crate::write::overlay::Overlay;
 
 /// Ranges that are remembered. A store that lost more has its volume degraded for long anyway.
-const RANGES_MAX: usize = 16;
+pub(crate) const RANGES_MAX: usize = 16;
 
 /// What reads did not get, the newest last.
 #[derive(Debug, Default)]

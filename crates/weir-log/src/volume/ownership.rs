@@ -19,6 +19,7 @@ use crate::format::manifest::{HexId, Manifest, Takeover};
 use crate::ids::{ObjectId, ObjectSeq};
 use crate::map::load::objects_after;
 use crate::own::lease::Run;
+use crate::volume::reads;
 use crate::volume::shared::Shared;
 
 impl Shared {
@@ -68,12 +69,13 @@ impl Shared {
     /// What the store has of the volume from the checkpoint of `manifest` on to `through`: the next opening reads it.
     pub(crate) fn objects_to(&self, manifest: &Manifest, through: ObjectSeq) -> Expected {
         let first = manifest.checkpoint.map_or(0, |checkpoint| checkpoint.as_of) + 1;
+        let root = ObjectSeq(manifest.checkpoint.map_or(0, |checkpoint| checkpoint.sequence));
         let id = |seq| {
             let epoch = manifest.owner_of(seq)?;
             Some(ObjectId { stream: self.id, seq, epoch })
         };
         let objects = (first..=through.0).filter_map(|seq| id(ObjectSeq(seq))).collect();
-        Expected { node: manifest.holder.as_ref().map(|holder| holder.node), objects }
+        Expected { node: manifest.holder.as_ref().map(|holder| holder.node), root, objects }
     }
 
     /// What shows that the store was set back to a backup of this opening, or is another copy that lags behind: it has
@@ -82,12 +84,13 @@ impl Shared {
     ///
     /// Where the renewal is there, it may have lost them otherwise, or a moment ago. The volume stops as well if the
     /// journal still has all writes from the first of them on: the next opening takes them from there. It goes on if
-    /// not: this opening has the map of what comes behind them, and the next one would end in front of them.
+    /// not: this opening has the map of what comes behind them, and the next one would end in front of them. The status
+    /// names the bytes that are lost then.
     pub(crate) fn what_is_lost<'a>(
-        &'a self,
+        self: &'a Rc<Self>,
         expected: &'a Expected,
     ) -> LocalBoxFuture<'a, Result<Option<String>, StoreError>> {
-        Box::pin(async {
+        Box::pin(async move {
             let Some(first) = expected.objects.first() else { return Ok(None) };
             let before = (self.id, ObjectSeq(first.seq.0 - 1));
             let policy = RetryPolicy::forever();
@@ -101,23 +104,26 @@ impl Shared {
             if weir_device::mutant("set_back_store_is_confirmed") {
                 return Ok(None);
             }
-            if self.is_renewed(expected).await? && !self.keep_in_journal(&gone) {
+            if self.is_renewed(expected).await? && !self.keep_in_journal(&gone, expected.root) {
                 let (object, count) = (id.key(), gone.len());
                 tracing::error!(volume = %self.id, object, count, "the store lost objects");
+                let gone = gone.into_iter().copied().collect();
+                self.spawn(reads::note_lost(Rc::clone(self), gone));
                 return Ok(None);
             }
             Ok(Some(format!("{}, which it had taken, is not there", id.key())))
         })
     }
 
-    /// Whether the journal has all writes from those of the first of these objects on, which are data that this opening
-    /// committed. Then it keeps them: the volume is about to stop. A checkpoint's objects are in no journal.
-    fn keep_in_journal(&self, gone: &[&ObjectId]) -> bool {
+    /// Whether the next opening does without these objects, since the journal has all writes from the first of them on.
+    /// Then it keeps them: the volume is about to stop. What the checkpoint that ends with `root` consists of is in no
+    /// journal, and the next opening needs it. A newer one, and what the collector copied behind it, are made again.
+    fn keep_in_journal(&self, gone: &[&ObjectId], root: ObjectSeq) -> bool {
         let mut state = self.state.borrow_mut();
         let before = gone.first().and_then(|id| state.writes.last_write_before(id.seq));
-        let is_data = gone.iter().all(|id| state.writes.is_data(id.seq));
+        let is_needed = |id: &&ObjectId| id.seq <= root && !state.writes.is_data(id.seq);
         let holds = before.is_some_and(|last| self.journal.holds_from() <= last.next())
-            && is_data
+            && !gone.iter().any(is_needed)
             && !weir_device::mutant("checkpoint_over_what_the_journal_holds");
         state.writes.keeps_journal |= holds;
         holds
@@ -176,6 +182,8 @@ impl Shared {
 pub(crate) struct Expected {
     /// Whose lease the version before it names.
     node: Option<HexId>,
+    /// Last object of its checkpoint.
+    root: ObjectSeq,
     objects: BTreeSet<ObjectId>,
 }
 

@@ -484,6 +484,36 @@ async fn checkpoint_over_missing(has_data: bool) {
     expect_all_after(volume, &host, &[1, 2]).await;
 }
 
+/// The store loses the root of a checkpoint before the manifest names it. The next opening could not read the volume if
+/// the manifest did.
+#[test]
+fn a_checkpoint_that_is_gone_before_the_manifest_names_it_is_not_published() {
+    run(async {
+        let (host, gate) = Host::new().await.with_gate();
+        let (volume, _) = host.open().await;
+        write(&volume, 0, &[1; 4096]).await.expect("done");
+        volume.flush_remote().await.expect("in the store");
+        let before = objects(&host).await.len();
+        gate.change(|plan| plan.latency = ANSWER..=ANSWER);
+        let cut = name("cut");
+        let is_lost = async {
+            let prefix = format!("{}/log/", host.id);
+            let objects = async || host.open_store.list(&prefix, None).await.expect("listed");
+            while objects().await.len() == before {
+                tokio::time::sleep(ANSWER / 50).await;
+            }
+            let root = objects().await.pop().expect("it is there");
+            host.open_store.delete(&root.key).await.expect("deleted");
+        };
+        let (taken, ()) = futures_util::join!(volume.snapshot(&cut), is_lost);
+        let error = taken.expect_err("it is not there");
+        assert!(error.to_string().contains("was emptied or set back"), "{error}");
+        gate.calm();
+        write(&volume, 4096, &[2; 4096]).await.expect_err("it stopped");
+        expect_all_after(volume, &host, &[1]).await;
+    });
+}
+
 /// A store that has the newest renewal of the lease, and lacks `count` objects after the first one, which the journal
 /// has given up. What comes of a checkpoint.
 async fn checkpoint_without(count: usize) -> (Rc<LogVolume>, Result<(), DeviceError>) {
@@ -517,6 +547,75 @@ fn a_store_that_lost_an_object_was_not_set_back() {
             assert_eq!(volume.status().failure, None);
             expect_bytes(&volume, 4096, &[8; 4096]).await;
         }
+    });
+}
+
+/// Also what came into the store while a checkpoint was made, which does not cover it.
+#[test]
+fn what_a_store_lost_beside_a_checkpoint_comes_from_the_journal() {
+    run(async {
+        let (mut host, gate) = Host::new().await.with_gate();
+        host.options.checkpoint.objects_min = 3;
+        host.options.checkpoint.objects_max = 3;
+        let (volume, _) = host.open().await;
+        gate.change(|plan| plan.latency = ANSWER..=ANSWER);
+        // Five objects are on their way when a checkpoint of three begins.
+        for object in 0..5 {
+            write(&volume, object * 32768, &[1; 32768]).await.expect("done");
+        }
+        volume.flush_remote().await.expect("in the store");
+        while volume.status().checkpoints_published == 0 {
+            tokio::time::sleep(ANSWER).await;
+        }
+        assert_eq!(volume.status().checkpoint_as_of, Some(3));
+        assert_eq!(volume.status().committed_sequence, 6, "its root came behind all of them");
+        gate.calm();
+        host.store.delete(&objects(&host).await[4]).await.expect("deleted");
+        let error = volume.snapshot(&name("cut")).await.expect_err("something is lost");
+        assert!(error.to_string().contains("was emptied or set back"), "{error}");
+        expect_all_after(volume, &host, &[1; 40]).await;
+    });
+}
+
+/// And the first object behind a checkpoint.
+#[test]
+fn what_a_store_lost_behind_a_checkpoint_comes_from_the_journal() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        write(&volume, 0, &[1; 4096]).await.expect("done");
+        volume.snapshot(&name("first")).await.expect("taken");
+        write(&volume, 4096, &[2; 4096]).await.expect("done");
+        volume.flush_remote().await.expect("in the store");
+        let newest = objects(&host).await.pop().expect("it is there");
+        host.store.delete(&newest).await.expect("deleted");
+        let error = volume.snapshot(&name("second")).await.expect_err("something is lost");
+        assert!(error.to_string().contains("was emptied or set back"), "{error}");
+        expect_all_after(volume, &host, &[1, 2]).await;
+    });
+}
+
+/// What is lost while the volume goes on is in its status before anybody reads it, until it is written anew.
+#[test]
+fn the_status_names_what_the_store_lost() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.checkpoint.objects_min = 1000;
+        host.options.checkpoint.objects_max = 1000;
+        let (volume, _) = host.open().await;
+        // More than the journal keeps, eight blocks an object.
+        for block in 0..256 {
+            write(&volume, block * 4096, &[1; 4096]).await.expect("done");
+        }
+        volume.flush_remote().await.expect("in the store");
+        host.store.delete(&objects(&host).await[1]).await.expect("deleted");
+        volume.snapshot(&name("cut")).await.expect("it covers the loss");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let said = volume.status().read_failure.expect("something is lost");
+        assert!(said.contains("reads fail in the 32768 bytes at 32768: "), "{said}");
+        assert!(said.contains("the store lost "), "{said}");
+        write(&volume, 32768, &[2; 32768]).await.expect("done");
+        assert_eq!(volume.status().read_failure, None);
     });
 }
 

@@ -126,6 +126,10 @@ pub struct AtRisk {
     /// when.
     #[serde(default)]
     pub age_is_least: bool,
+    /// Whether there may be more, up to all that the journal holds: the volume failed, and nobody knows whether its
+    /// store still has what it took.
+    #[serde(default)]
+    pub bytes_are_least: bool,
 }
 
 /// A process that serves volumes.

@@ -112,7 +112,7 @@ fn note_unsent(path: &Path, unsent: AtRisk) -> io::Result<()> {
     let mut lines: Vec<&str> = text.lines().take(LINES).collect();
     // A note of an older build has fewer of them.
     lines.resize(LINES, "");
-    let AtRisk { bytes, blocks, oldest_age_ms, age_is_least } = unsent;
+    let AtRisk { bytes, blocks, oldest_age_ms, age_is_least, bytes_are_least: _ } = unsent;
     let age = Duration::from_millis(oldest_age_ms.unwrap_or(0));
     let since = unix_time().saturating_sub(age).as_secs();
     let before = if age_is_least { " or-before" } else { "" };
@@ -134,7 +134,7 @@ pub(crate) fn noted_unsent(data: &DataDirectory, id: VolumeId) -> Option<AtRisk>
     let age = unix_time().saturating_sub(Duration::from_secs(since)).as_millis();
     let oldest_age_ms = Some(u64::try_from(age).unwrap_or(u64::MAX));
     let age_is_least = words.next() == Some("or-before");
-    Some(AtRisk { bytes, blocks, oldest_age_ms, age_is_least })
+    Some(AtRisk { bytes, blocks, oldest_age_ms, age_is_least, bytes_are_least: false })
 }
 
 /// URL of the store that such a volume was opened out of; `None` where the note does not say, as those of older builds.
@@ -180,7 +180,13 @@ mod tests {
         }
         assert_eq!(noted_unsent(data, id), None, "it is open");
         let oldest_age_ms = Some(100_000);
-        let unsent = AtRisk { bytes: 8192, blocks: 2, oldest_age_ms, age_is_least: true };
+        let unsent = AtRisk {
+            bytes: 8192,
+            blocks: 2,
+            oldest_age_ms,
+            age_is_least: true,
+            ..AtRisk::default()
+        };
         // A second time, too: what was left then counts.
         for unsent in [AtRisk { bytes: 1, ..unsent }, unsent] {
             note_closed(data, id, Closed::LocalOnly, unsent);

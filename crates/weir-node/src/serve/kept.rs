@@ -212,7 +212,7 @@ mod tests {
     fn a_reason_names_the_bytes_and_what_to_do() {
         let name = VolumeName::new("demo").unwrap();
         let oldest_age_ms = Some(61_500);
-        let unsent = AtRisk { bytes: 3 << 20, blocks: 768, oldest_age_ms, age_is_least: false };
+        let unsent = AtRisk { bytes: 3 << 20, blocks: 768, oldest_age_ms, ..AtRisk::default() };
         assert_eq!(
             reason(&name, Some(&unsent), None),
             "3.0 MiB of acknowledged writes are in its journal alone, the oldest of it 61 s old: \

@@ -641,7 +641,7 @@ mod tests {
 
     fn kept() -> Kept {
         let unsent =
-            AtRisk { bytes: 8192, blocks: 2, oldest_age_ms: Some(61_500), age_is_least: false };
+            AtRisk { bytes: 8192, blocks: 2, oldest_age_ms: Some(61_500), ..AtRisk::default() };
         Kept {
             id: weir_device::VolumeId([7; 16]),
             name: "detached".to_owned(),

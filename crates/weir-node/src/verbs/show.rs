@@ -87,7 +87,7 @@ pub fn tell_shown(shown: &Shown) -> Told {
             rows.push(("writes", "refused: it is served read-only".to_owned()));
         }
         rows.extend(serving.limit.as_ref().map(|limit| ("limits", limit.to_string())));
-        rows.push(("not in the store yet", serving.at_risk_said()));
+        rows.push(("not in the store yet", serving.at_risk.to_string()));
         if let Some(log) = &serving.log {
             if log.rpo_ms > 0 {
                 let rpo = Duration::from_millis(log.rpo_ms);

@@ -432,7 +432,7 @@ fn at_risk(volume: &ServedVolume) -> String {
             format!("{}, not flushed", human(remote.unflushed_bytes))
         }
         Some(Layer { file: Some(_), .. }) => "everything, unless its disk survives".to_owned(),
-        _ => volume.at_risk_said(),
+        _ => volume.at_risk.to_string(),
     }
 }
 
@@ -516,7 +516,7 @@ mod tests {
             holder,
         };
         let unsent =
-            AtRisk { bytes: 3 << 20, blocks: 768, oldest_age_ms: Some(7000), age_is_least: false };
+            AtRisk { bytes: 3 << 20, blocks: 768, oldest_age_ms: Some(7000), ..AtRisk::default() };
         let closed = Unserved { unsent: Some(unsent), ..one(None) };
         let [row] = &document(&[], &[closed]).unwrap()[..] else { panic!("one row") };
         let reason = row["reasons"][0].as_str().unwrap();

@@ -39,6 +39,7 @@ impl From<&VolumeStatus> for AtRisk {
             blocks: log.acked_write.saturating_sub(log.committed_write),
             oldest_age_ms: log.unsent_age_ms,
             age_is_least: log.unsent_age_is_least,
+            bytes_are_least: log.failure.is_some(),
         }
     }
 }
@@ -50,6 +51,7 @@ impl Sum for AtRisk {
             blocks: sum.blocks + risk.blocks,
             oldest_age_ms: sum.oldest_age_ms.max(risk.oldest_age_ms),
             age_is_least: sum.age_is_least || risk.age_is_least,
+            bytes_are_least: sum.bytes_are_least || risk.bytes_are_least,
         })
     }
 }

@@ -2,22 +2,23 @@
 
 use std::fmt;
 
-use super::{AtRisk, Health, Limits, LogStatus, ServedVolume, VolumeLimit};
+use super::{AtRisk, Limits, LogStatus, VolumeLimit};
 use crate::size::human;
 
 /// What is not in the store.
 impl fmt::Display for AtRisk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.oldest_age_ms {
-            None => f.write_str(&self.what()),
-            Some(age) => {
-                let (seconds, tenths) = (age / 1000, age % 1000 / 100);
-                write!(f, "{}, the oldest for {seconds}.{tenths} s", self.what())?;
-                match self.age_is_least {
-                    true => f.write_str(" or more (from before this start)"),
-                    false => Ok(()),
-                }
-            }
+        if self.bytes_are_least && self.is_nothing() {
+            return f.write_str("unknown, up to all that the journal of a failed volume holds");
+        }
+        f.write_str(&self.what())?;
+        if let Some(age) = self.oldest_age_ms {
+            let more = if self.age_is_least { " or more (from before this start)" } else { "" };
+            write!(f, ", the oldest for {}.{} s{more}", age / 1000, age % 1000 / 100)?;
+        }
+        match self.bytes_are_least {
+            true => f.write_str(", or up to all that the journal of a failed volume holds"),
+            false => Ok(()),
         }
     }
 }
@@ -43,21 +44,6 @@ impl fmt::Display for Limits {
         let [bytes, requests] = [bytes, requests].map(|limit| limit.unwrap_or_else(none));
         let drain = if self.drain { "on" } else { "off" };
         write!(f, "upload bandwidth {bytes}, upload requests {requests}, drain {drain}")
-    }
-}
-
-impl ServedVolume {
-    /// What is not in the store. Of a volume that failed nobody knows whether its store still has what it took.
-    #[must_use]
-    pub fn at_risk_said(&self) -> String {
-        let known = self.at_risk.to_string();
-        match (&self.log, self.health) {
-            (Some(_), Health::Failed) if self.at_risk.is_nothing() => {
-                "unknown, up to all that its journal holds".to_owned()
-            }
-            (Some(_), Health::Failed) => format!("{known}, or up to all that its journal holds"),
-            _ => known,
-        }
     }
 }
 
@@ -127,7 +113,7 @@ mod tests {
     #[test]
     fn what_would_be_lost_is_said_with_its_age() {
         let at_risk =
-            |bytes, oldest_age_ms| AtRisk { bytes, blocks: 1, oldest_age_ms, age_is_least: false };
+            |bytes, oldest_age_ms| AtRisk { bytes, blocks: 1, oldest_age_ms, ..AtRisk::default() };
         assert_eq!(AtRisk::default().to_string(), "nothing");
         let expected = "zeroes and discards, the oldest for 2.3 s";
         assert_eq!(at_risk(0, Some(2345)).to_string(), expected);
@@ -135,5 +121,13 @@ mod tests {
         let replayed = AtRisk { age_is_least: true, ..at_risk(4096, Some(2345)) };
         let expected = "4.0 KiB, the oldest for 2.3 s or more (from before this start)";
         assert_eq!(replayed.to_string(), expected);
+        let failed = |at_risk| AtRisk { bytes_are_least: true, ..at_risk };
+        let expected = "unknown, up to all that the journal of a failed volume holds";
+        assert_eq!(failed(AtRisk::default()).to_string(), expected);
+        let expected =
+            "4.0 KiB, the oldest for 2.3 s, or up to all that the journal of a failed volume holds";
+        assert_eq!(failed(at_risk(4096, Some(2345))).to_string(), expected);
+        let sum: AtRisk = [failed(AtRisk::default()), at_risk(4096, None)].into_iter().sum();
+        assert!(sum.bytes_are_least && sum.bytes == 4096);
     }
 }
