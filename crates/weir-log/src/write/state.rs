@@ -201,3 +201,30 @@ impl WriteState {
         self.batch.is_none() && self.closed.is_empty() && !self.gathering && self.pipeline.is_idle()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use weir_journal::Epoch;
+
+    use super::*;
+
+    #[test]
+    fn what_is_behind_the_published_checkpoint_is_known_with_the_writes_before_it() {
+        let mark = |write| WriteMark { epoch: Epoch(1), write: WriteNumber(write) };
+        let pipeline = Pipeline::after(ObjectSeq(3));
+        let mut state = WriteState::new(pipeline, mark(30), Duration::from_secs(1));
+        state.on_committed(ObjectSeq(4), mark(40));
+        state.on_committed(ObjectSeq(6), mark(60));
+        let before = |state: &WriteState, seqs: [u64; 4]| {
+            seqs.map(|seq| state.last_write_before(ObjectSeq(seq)).map(|last| last.0))
+        };
+        assert_eq!(before(&state, [3, 4, 5, 6]), [None, Some(30), Some(40), Some(40)]);
+        assert_eq!(
+            [3, 4, 5, 6].map(|seq| state.is_data(ObjectSeq(seq))),
+            [false, true, false, true]
+        );
+        state.on_published(ObjectSeq(5));
+        assert_eq!(before(&state, [4, 5, 6, 7]), [None, Some(40), Some(40), Some(60)]);
+        assert_eq!([4, 6].map(|seq| state.is_data(ObjectSeq(seq))), [false, true]);
+    }
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use weir_device::{DeviceError, ErrorKind};
 use weir_log::{Closed, LogError, LogVolume};
-use weir_store::Chance;
+use weir_store::{Chance, Faults};
 
 use crate::support::{
     Host, LEASE, expect_bytes, fill, flush, name, object_key, objects, pattern, read, run, stored,
@@ -517,7 +517,17 @@ fn a_checkpoint_that_is_gone_before_the_manifest_names_it_is_not_published() {
 /// A store that has the newest renewal of the lease, and lacks `count` objects after the first one, which the journal
 /// has given up. What comes of a checkpoint.
 async fn checkpoint_without(count: usize) -> (Rc<LogVolume>, Result<(), DeviceError>) {
-    let mut host = Host::new().await;
+    let (host, _, volume) = more_than_the_journal_keeps().await;
+    for key in objects(&host).await.iter().skip(1).take(count) {
+        host.store.delete(key).await.expect("deleted");
+    }
+    let taken = volume.snapshot(&name("cut")).await;
+    (volume, taken.map(|_| ()))
+}
+
+/// A volume that was written over eight times, all of it stored, without a checkpoint.
+async fn more_than_the_journal_keeps() -> (Host, Faults, Rc<LogVolume>) {
+    let (mut host, gate) = Host::new().await.with_gate();
     host.options.checkpoint.objects_min = 1000;
     host.options.checkpoint.objects_max = 1000;
     let (volume, _) = host.open().await;
@@ -528,11 +538,23 @@ async fn checkpoint_without(count: usize) -> (Rc<LogVolume>, Result<(), DeviceEr
         }
         volume.flush_remote().await.expect("in the store");
     }
-    for key in objects(&host).await.iter().skip(1).take(count) {
-        host.store.delete(key).await.expect("deleted");
-    }
-    let taken = volume.snapshot(&name("cut")).await;
-    (volume, taken.map(|_| ()))
+    (host, gate, volume)
+}
+
+/// Whatever the journal holds: while the lease was not held, the store may have been away, and be another one now.
+#[test]
+fn a_store_that_lost_an_object_while_it_was_away_is_not_confirmed() {
+    run(async {
+        let (host, gate, volume) = more_than_the_journal_keeps().await;
+        let stored = objects(&host).await;
+        gate.change(|plan| plan.outage = true);
+        tokio::time::sleep(LEASE * 2).await;
+        host.open_store.delete(&stored[1]).await.expect("deleted");
+        gate.calm();
+        tokio::time::sleep(LEASE * 2).await;
+        let failure = volume.status().failure.expect("it stopped");
+        assert!(failure.contains("was emptied or set back"), "{failure}");
+    });
 }
 
 /// Objects that are lost while the lease is renewed: where the journal does not have them any more, the volume goes on

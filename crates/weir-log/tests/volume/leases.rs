@@ -124,13 +124,19 @@ fn a_missed_deadline_counts_at_once_and_once_and_one_of_nobody_does_not() {
         tokio::time::sleep(LEASE).await;
         assert!(volume.status().lease_held);
         assert_eq!(missed(), 1);
+        gate.change(|plan| plan.outage = true);
+        tokio::time::sleep(LEASE * 2).await;
+        gate.calm();
+        tokio::time::sleep(LEASE).await;
+        assert!(volume.status().lease_held);
+        assert_eq!(missed(), 2, "nobody asked while it lasted");
         volume.close().await.expect("closed");
         drop(volume);
         tokio::time::sleep(LEASE * 3).await;
-        assert_eq!(missed(), 1);
+        assert_eq!(missed(), 2);
         let (again, _) = host.try_open(|args| args.lease = lease.clone()).await.unwrap();
         assert!(again.status().lease_held);
-        assert_eq!(missed(), 1, "nobody held it when it ended");
+        assert_eq!(missed(), 2, "nobody held it when it ended");
     });
 }
 
