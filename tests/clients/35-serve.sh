@@ -53,6 +53,13 @@ refuse "an unknown setting of limits" 'help: did you mean .upload_bandwidth' "$w
     --config <(printf '[limits]\nupload_bandwith = "1M"\n')
 refuse "an unknown setting of the file's own" 'help: did you mean .lease' "$weir" serve --check \
     --config <(printf 'leese = 60\n')
+warns() {
+    printf 'store = "file://%s"\n[[volumes]]\nname = "a"\nsize = "64M"\nreplicate_to = "%s"\n' "$work/s" "$2" \
+        >"$work/replica.toml"
+    "$weir" serve --check --config "$work/replica.toml" 2>&1 | grep -qE -- "$1"
+}
+check "a replica in the store of the volume is warned of" warns 'it is the store of the volume itself' "file://$work/s"
+check "and one in no store" warns 'no replica is kept of volume a, .*unknown kind of store' s4://bucket/x
 refuse "a limit of zero" "limit of zero|at least 1" "$weir" serve --check \
     --config <(printf '[limits]\nupload_requests = 0\n')
 refuse "collection that ends before it begins" 'help: set collect_to to 80 or more, or collect_below to 60' \

@@ -70,3 +70,18 @@ impl JournalConfig {
         Shape { alignment, piece_bytes_max, record_bytes_max, sealed }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_with_smaller_segments_may_have_more_of_them() {
+        let config =
+            JournalConfig { segment_bytes: 64 << 20, segments_max: 16, ..JournalConfig::default() };
+        let most =
+            [64 << 20, 8 << 20, 48 << 20, 2 << 30, 1].map(|bytes| config.segments_max_of(bytes));
+        let limit = u32::try_from(SEGMENTS_LIMIT).expect("small");
+        assert_eq!(most, [16, 128, 22, 1, limit]);
+    }
+}

@@ -100,12 +100,14 @@ fn a_ring_that_wraps_many_times_keeps_the_last_writes() {
         let status = journal.status();
         assert!(status.segments <= 3, "released segments are used before the file grows");
         assert!(ear.forgotten.borrow().len() > 40);
+        let holds_from = journal.holds_from();
         disk.crash_process();
         let recovered = recover(&disk, small_config()).await;
         let found: Vec<_> = recovered.pieces.iter().map(|found| found.piece).collect();
         let all = pieces_of(&ear);
         assert_eq!(found[..], all[all.len() - found.len()..]);
         assert!(found.len() >= 4 && found.len() < 40, "the tail is short: {}", found.len());
+        assert!(found[0].write <= holds_from, "{} is not there", holds_from.0);
         for piece in &found {
             let expected = pattern(piece.write.0 - 1, 4096);
             assert_eq!(read(&recovered.journal, piece).await.unwrap(), expected);
