@@ -70,8 +70,8 @@ fn look_for_lost(shared: &Shared, look: &mut LostLook) -> bool {
     objects.lost().has_more() && !objects.look_for_lost(look, steps)
 }
 
-/// Remembers what comes from objects that the store lost as reads that failed, so that the status says so before anybody
-/// reads it. Of more ranges than are remembered it is enough that there are more.
+/// Remembers what comes from objects that the store lost as reads that failed, so that the status says so before
+/// anybody reads it. Of more ranges than are remembered it is enough that there are more.
 pub(crate) async fn note_lost(shared: Rc<Shared>, gone: BTreeSet<ObjectId>) {
     let mut noted = 0;
     let mut at = 0;

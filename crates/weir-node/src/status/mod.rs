@@ -612,6 +612,17 @@ mod tests {
     }
 
     #[test]
+    fn a_full_journal_is_more_than_one_that_slows_down() {
+        let filled = |percent| VolumeStatus { journal_used_bytes: percent, ..log() };
+        let said = [74, 75, 96, 97, 100].map(|percent| judge(&filled(percent)).1.pop());
+        let slowed = |percent| format!("the journal is {percent} % full: writers are slowed down");
+        let full = "the journal is full: writers wait until the store has taken some of it";
+        let [none, from, to, waits, all] = said;
+        assert_eq!((none, from, to), (None, Some(slowed(75)), Some(slowed(96))));
+        assert_eq!([waits.as_deref(), all.as_deref()], [Some(full); 2]);
+    }
+
+    #[test]
     fn a_volume_says_what_is_wrong_with_it() {
         assert_eq!(judge(&log()), (Health::Ok, vec![]));
         let known = AtRisk::default();
@@ -650,13 +661,6 @@ mod tests {
         assert_eq!(judge(&both).1, [waits, format!("{why}: {late}")]);
         let full = VolumeStatus { put_error: failed(false), ..both };
         assert_eq!(judge(&full).1, ["the store takes no objects: it failed", late]);
-        let filled = |percent| VolumeStatus { journal_used_bytes: percent, ..log() };
-        let said = [74, 75, 96, 97, 100].map(|percent| judge(&filled(percent)).1.pop());
-        let slowed = |percent| format!("the journal is {percent} % full: writers are slowed down");
-        let full = "the journal is full: writers wait until the store has taken some of it";
-        let [none, from, to, waits, all] = said;
-        assert_eq!((none, from, to), (None, Some(slowed(75)), Some(slowed(96))));
-        assert_eq!([waits.as_deref(), all.as_deref()], [Some(full); 2]);
         let limits = Limits { upload_bytes_per_second: Some(1), ..Limits::default() };
         assert!(super::judge(&slow, &limits).1[0].starts_with("uploads are held to the limits"));
         let no_room = VolumeStatus { journal_no_space: Some("/d/journal".to_owned()), ..log() };
