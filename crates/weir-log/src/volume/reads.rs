@@ -76,13 +76,13 @@ pub(crate) async fn note_lost(shared: Rc<Shared>, gone: BTreeSet<ObjectId>) {
     let mut noted = 0;
     let mut at = 0;
     loop {
+        let mut found = Vec::new();
         {
-            let state = &mut *shared.state.borrow_mut();
+            let state = shared.state.borrow();
             let end = state.size;
             if at >= end || noted > RANGES_MAX || shared.stopped.get() {
                 return;
             }
-            let mut found = Vec::new();
             let mut steps = shared.options.map.map_step_budget;
             resolve(&state.writes.overlay, &state.head.objects, at, end - at, |part| {
                 at = part.offset + part.len;
@@ -94,12 +94,11 @@ pub(crate) async fn note_lost(shared: Rc<Shared>, gone: BTreeSet<ObjectId>) {
                 steps -= 1;
                 steps > 0 && noted + found.len() <= RANGES_MAX
             });
-            noted += found.len();
-            for (part, object) in found {
-                let message = format!("the store lost {}", object.key());
-                let error = DeviceError::new(ErrorKind::NotFound, message);
-                state.failed_reads.note(part, &error, &state.writes.overlay, &state.head.objects);
-            }
+        }
+        noted += found.len();
+        for (part, object) in found {
+            let message = format!("the store lost {}", object.key());
+            note_failed(&shared, &part, &DeviceError::new(ErrorKind::NotFound, message));
         }
         tokio::task::yield_now().await;
     }

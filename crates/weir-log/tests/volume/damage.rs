@@ -22,8 +22,7 @@ fn a_damaged_object_fails_the_ranges_it_held_and_no_others() {
     run(async {
         let mut host = Host::new().await;
         host.options.read_deadline = Duration::from_secs(5);
-        host.options.checkpoint.objects_min = 1000;
-        host.options.checkpoint.objects_max = 1000;
+        host.checkpoint_every(1000);
         let (volume, _) = host.open().await;
         let mut keys = Vec::new();
         for block in 0..8_u64 {
@@ -64,8 +63,7 @@ fn a_damaged_object_fails_the_ranges_it_held_and_no_others() {
 /// A volume whose first blocks of 8 KiB lie in an object each, all of which are hidden.
 async fn with_lost_blocks(host: &mut Host, blocks: u64) -> Rc<LogVolume> {
     host.options.read_deadline = Duration::from_secs(5);
-    host.options.checkpoint.objects_min = 1000;
-    host.options.checkpoint.objects_max = 1000;
+    host.checkpoint_every(1000);
     let (volume, _) = host.open().await;
     for block in 0..blocks {
         write(&volume, block * 8192, &pattern(block, 8192)).await.expect("written");
@@ -283,8 +281,7 @@ fn a_sector_of_the_journal_that_cannot_be_read_is_given_up_by_the_next_opening_o
 fn objects_missing_from_the_store_are_noticed() {
     run(async {
         let mut host = Host::new().await;
-        host.options.checkpoint.objects_min = 1000;
-        host.options.checkpoint.objects_max = 1000;
+        host.checkpoint_every(1000);
         host.in_killed_process(|volume| async move {
             for round in 0..3 {
                 fill(&volume, round).await;
@@ -447,6 +444,18 @@ fn a_checkpoint_that_waits_for_the_store_is_not_published_over_what_is_missing()
     });
 }
 
+/// Key of the newest object, once there are more than so many. Asks the store without its gate.
+async fn newest_beyond(count: usize, host: &Host) -> String {
+    let prefix = format!("{}/log/", host.id);
+    loop {
+        let mut stored = host.open_store.list(&prefix, None).await.expect("listed");
+        if stored.len() > count {
+            return stored.pop().expect("it is there").key;
+        }
+        tokio::time::sleep(ANSWER / 50).await;
+    }
+}
+
 async fn checkpoint_over_missing(has_data: bool) {
     let (host, gate) = Host::new().await.with_gate();
     let (volume, _) = host.open().await;
@@ -465,11 +474,8 @@ async fn checkpoint_over_missing(has_data: bool) {
     let cut = name("cut");
     let snapshot = volume.snapshot(&cut);
     let goes_away = async {
-        let prefix = format!("{}/log/", host.id);
-        while host.open_store.list(&prefix, None).await.expect("listed").len() == before {
-            tokio::time::sleep(ANSWER / 50).await;
-        }
         // The root is stored, and the manifest that names it is not.
+        newest_beyond(before, &host).await;
         gate.change(|plan| plan.put.server_error = Chance::ALWAYS);
         tokio::time::sleep(ANSWER * 5).await;
         // Nothing is on its way when it comes back.
@@ -497,13 +503,8 @@ fn a_checkpoint_that_is_gone_before_the_manifest_names_it_is_not_published() {
         gate.change(|plan| plan.latency = ANSWER..=ANSWER);
         let cut = name("cut");
         let is_lost = async {
-            let prefix = format!("{}/log/", host.id);
-            let objects = async || host.open_store.list(&prefix, None).await.expect("listed");
-            while objects().await.len() == before {
-                tokio::time::sleep(ANSWER / 50).await;
-            }
-            let root = objects().await.pop().expect("it is there");
-            host.open_store.delete(&root.key).await.expect("deleted");
+            let root = newest_beyond(before, &host).await;
+            host.open_store.delete(&root).await.expect("deleted");
         };
         let (taken, ()) = futures_util::join!(volume.snapshot(&cut), is_lost);
         let error = taken.expect_err("it is not there");
@@ -528,8 +529,7 @@ async fn checkpoint_without(count: usize) -> (Rc<LogVolume>, Result<(), DeviceEr
 /// A volume that was written over eight times, all of it stored, without a checkpoint.
 async fn more_than_the_journal_keeps() -> (Host, Faults, Rc<LogVolume>) {
     let (mut host, gate) = Host::new().await.with_gate();
-    host.options.checkpoint.objects_min = 1000;
-    host.options.checkpoint.objects_max = 1000;
+    host.checkpoint_every(1000);
     let (volume, _) = host.open().await;
     for round in 1..=8 {
         // More than a segment of the journal each.
@@ -577,8 +577,7 @@ fn a_store_that_lost_an_object_was_not_set_back() {
 fn what_a_store_lost_beside_a_checkpoint_comes_from_the_journal() {
     run(async {
         let (mut host, gate) = Host::new().await.with_gate();
-        host.options.checkpoint.objects_min = 3;
-        host.options.checkpoint.objects_max = 3;
+        host.checkpoint_every(3);
         let (volume, _) = host.open().await;
         gate.change(|plan| plan.latency = ANSWER..=ANSWER);
         // Five objects are on their way when a checkpoint of three begins.
@@ -622,8 +621,7 @@ fn what_a_store_lost_behind_a_checkpoint_comes_from_the_journal() {
 fn the_status_names_what_the_store_lost() {
     run(async {
         let mut host = Host::new().await;
-        host.options.checkpoint.objects_min = 1000;
-        host.options.checkpoint.objects_max = 1000;
+        host.checkpoint_every(1000);
         let (volume, _) = host.open().await;
         // More than the journal keeps, eight blocks an object.
         for block in 0..256 {

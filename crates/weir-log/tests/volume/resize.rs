@@ -161,7 +161,7 @@ async fn killed_while_it_resizes(
     change: impl AsyncFnOnce(&LogVolume),
 ) -> Rc<LogVolume> {
     let mut host = Host::new().await;
-    (host.options.checkpoint.objects_min, host.options.checkpoint.objects_max) = (1, 1);
+    host.checkpoint_every(1);
     host.options.collect.start_percent = 0;
     let (faults, other) = (host.faults.clone(), host.other(5));
     host.in_killed_process(|volume| async move {
@@ -252,8 +252,7 @@ fn a_volume_does_not_shrink_by_accident() {
 fn a_check_names_what_is_damaged_and_which_bytes_are_lost() {
     run(async {
         let mut host = Host::new().await;
-        host.options.checkpoint.objects_min = 1000;
-        host.options.checkpoint.objects_max = 1000;
+        host.checkpoint_every(1000);
         let (volume, _) = host.open().await;
         for block in 0..8_u64 {
             write(&volume, block * 8192, &pattern(block, 8192)).await.unwrap();
@@ -290,8 +289,7 @@ fn a_check_names_what_is_damaged_and_which_bytes_are_lost() {
 fn a_check_finds_a_gap_behind_the_checkpoint_and_a_lost_checkpoint() {
     run(async {
         let mut host = Host::new().await;
-        host.options.checkpoint.objects_min = 1000;
-        host.options.checkpoint.objects_max = 1000;
+        host.checkpoint_every(1000);
         let (volume, _) = host.open().await;
         for block in 0..4_u64 {
             write(&volume, block * 8192, &pattern(block, 8192)).await.unwrap();

@@ -21,8 +21,7 @@ fn a_checkpoint_that_begins_while_a_rollback_waits_for_the_manifest_is_waited_fo
     run(async {
         let mut host = Host::new().await;
         host.options.batch.bytes = BATCH as u64;
-        host.options.checkpoint.objects_min = 1000;
-        host.options.checkpoint.objects_max = 1000;
+        host.checkpoint_every(1000);
         let (volume, _) = host.open().await;
         let first = pattern(1, BATCH);
         write(&volume, 0, &first).await.unwrap();
@@ -83,8 +82,7 @@ fn a_checkpoint_that_begins_while_a_rollback_waits_for_the_manifest_is_waited_fo
 fn a_snapshot_that_is_deleted_during_a_rollback_gives_nothing_up_before_it_counts() {
     run(async {
         let mut host = Host::new().await;
-        host.options.checkpoint.objects_min = 1000;
-        host.options.checkpoint.objects_max = 1000;
+        host.checkpoint_every(1000);
         let (faults, other) = (host.faults.clone(), host.other(5));
         let new = pattern(2, BATCH);
         let ended = host

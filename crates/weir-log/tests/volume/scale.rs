@@ -62,8 +62,7 @@ async fn with_page_alone() -> (Host, String, [Option<Vec<u8>>; 4]) {
     let mut host = Host::new().await;
     host.options.map.index_page_entries = 2;
     host.options.collect.start_percent = 0;
-    host.options.checkpoint.objects_min = 1000;
-    host.options.checkpoint.objects_max = 1000;
+    host.checkpoint_every(1000);
     let (volume, _) = host.open().await;
     volume.resize(4 * MAP_PIECE_BYTES).await.expect("resized");
     let bytes = [0, 1, 2, 3].map(|piece| pattern(piece, 4096));
@@ -157,8 +156,7 @@ fn a_table_of_several_pieces_is_loaded_whole() {
         let mut host = Host::new().await;
         // No object is collected, and there is one checkpoint, or hardly more.
         host.options.collect.start_percent = 0;
-        host.options.checkpoint.objects_min = 3000;
-        host.options.checkpoint.objects_max = 3000;
+        host.checkpoint_every(3000);
         let (volume, _) = host.open().await;
         let count = TABLE_PIECE_ENTRIES + 150;
         let len = usize::try_from(SIZE / count / 8 * 8).expect("small");

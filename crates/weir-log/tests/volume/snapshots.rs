@@ -146,8 +146,7 @@ fn a_snapshot_reaches_nothing_that_it_does_not_show() {
     run(async {
         let mut host = Host::new().await;
         // No checkpoint of its own accord: what died is in none when the snapshot is taken.
-        host.options.checkpoint.objects_min = 1000;
-        host.options.checkpoint.objects_max = 1000;
+        host.checkpoint_every(1000);
         let (volume, _) = host.open().await;
         fill(&volume, 1).await;
         volume.flush_remote().await.unwrap();

@@ -181,6 +181,12 @@ impl Host {
         (self, gate)
     }
 
+    /// A checkpoint is begun after so many objects, whatever the size of the map.
+    pub(crate) fn checkpoint_every(&mut self, objects: u64) {
+        let checkpoint = &mut self.options.checkpoint;
+        (checkpoint.objects_min, checkpoint.objects_max) = (objects, objects);
+    }
+
     /// As of a process that begins now.
     pub(crate) fn args(&self) -> OpenArgs {
         let settings = LeaseSettings::of_length(LEASE);
