@@ -115,6 +115,28 @@ fn a_ring_that_wraps_many_times_keeps_the_last_writes() {
     });
 }
 
+/// Also where released segments wait for their next use: no recovery finds those.
+#[test]
+fn what_a_journal_says_that_it_holds_is_recovered() {
+    run(async {
+        for count in 40..80_u64 {
+            let disk = steady_disk(1);
+            let journal = create(&disk, small_config()).await;
+            for id in 0..count {
+                write(&journal, id * 4096, id, 4096).await;
+                if id > 4 {
+                    journal.release(WriteNumber(id - 4));
+                }
+            }
+            let holds_from = journal.holds_from();
+            disk.crash_process();
+            let recovered = recover(&disk, small_config()).await;
+            let first = recovered.pieces[0].piece.write;
+            assert!(first <= holds_from, "{first:?} {holds_from:?} {count}");
+        }
+    });
+}
+
 #[test]
 fn appends_wait_while_the_ring_is_full_and_go_on_when_something_is_released() {
     run(async {
