@@ -45,16 +45,16 @@ impl References {
     }
 
     /// The objects that the references are in.
-    pub(crate) fn objects(&self) -> BTreeMap<ObjectSeq, Epoch> {
+    pub(crate) fn objects(&self) -> BTreeSet<(ObjectSeq, Epoch)> {
         let all = self.pieces.values().chain(self.pages.values());
         all.map(|piece| (piece.seq, piece.epoch)).collect()
     }
 
     /// Bytes referenced per checkpoint object.
-    fn referenced_bytes(&self) -> BTreeMap<ObjectSeq, u64> {
+    fn referenced_bytes(&self) -> BTreeMap<(ObjectSeq, Epoch), u64> {
         let mut bytes = BTreeMap::new();
         for piece in self.pieces.values().chain(self.pages.values()) {
-            *bytes.entry(piece.seq).or_insert(0) += u64::from(piece.len);
+            *bytes.entry((piece.seq, piece.epoch)).or_insert(0) += u64::from(piece.len);
         }
         bytes
     }
@@ -135,8 +135,10 @@ impl EncodedCheckpoint {
 #[derive(Debug, Default)]
 pub(crate) struct CheckpointState {
     references: References,
-    /// Epoch and payload bytes of the checkpoint objects that the references name, and of the newest root.
-    objects: BTreeMap<ObjectSeq, (Epoch, u64)>,
+    /// Payload bytes of the checkpoint objects that the references name, and of the newest root.
+    objects: BTreeMap<(ObjectSeq, Epoch), u64>,
+    /// Those that the published checkpoint is in.
+    published: BTreeSet<(ObjectSeq, Epoch)>,
     /// Those that the checkpoint under way needs no more; the published one still does.
     superseded: Vec<(ObjectSeq, Epoch)>,
     dirty_pages: BTreeSet<(PieceKind, u64)>,
@@ -157,23 +159,21 @@ impl CheckpointState {
     /// Goes on from a loaded checkpoint, which is in these objects.
     pub(crate) fn loaded(
         references: References,
-        objects: BTreeMap<ObjectSeq, (Epoch, u64)>,
+        objects: BTreeMap<(ObjectSeq, Epoch), u64>,
     ) -> Self {
-        Self { references, objects, ..Self::default() }
+        let published = objects.keys().copied().collect();
+        Self { references, objects, published, ..Self::default() }
     }
 
     /// The objects that the newest checkpoint is in.
     pub(crate) fn objects(&self, stream: VolumeId) -> impl Iterator<Item = ObjectId> + '_ {
-        self.objects.iter().map(move |(seq, (epoch, _))| ObjectId {
-            stream,
-            seq: *seq,
-            epoch: *epoch,
-        })
+        self.objects.keys().map(move |(seq, epoch)| ObjectId { stream, seq: *seq, epoch: *epoch })
     }
 
-    /// Whether a checkpoint object is one of the newest checkpoint's, or waits for the next to be published.
-    pub(crate) fn knows(&self, seq: ObjectSeq) -> bool {
-        self.needs(seq) || self.superseded.iter().any(|(superseded, _)| *superseded == seq)
+    /// Whether an object of the volume's own stream is one of the newest checkpoint's, or waits for the next to be
+    /// published.
+    pub(crate) fn knows(&self, id: &ObjectId) -> bool {
+        self.needs(id) || self.superseded.contains(&(id.seq, id.epoch))
     }
 
     /// These objects are damaged: what they hold goes into others with the next checkpoint.
@@ -187,12 +187,24 @@ impl CheckpointState {
         map_pieces.map(|((_, number), _)| *number)
     }
 
-    /// Whether a checkpoint object holds anything of the newest checkpoint.
-    pub(crate) fn needs(&self, seq: ObjectSeq) -> bool {
-        self.objects.contains_key(&seq)
+    /// Whether an object of the volume's own stream holds anything of the newest checkpoint.
+    pub(crate) fn needs(&self, id: &ObjectId) -> bool {
+        self.objects.contains_key(&(id.seq, id.epoch))
     }
 
-    /// The checkpoint under way was published as of `as_of`: the checkpoint objects that nothing reaches any more.
+    /// Whether an object of the volume's own stream holds anything of the published checkpoint.
+    pub(crate) fn is_published(&self, id: &ObjectId) -> bool {
+        self.published.contains(&(id.seq, id.epoch))
+    }
+
+    /// The checkpoint under way was published.
+    pub(crate) fn on_published(&mut self) {
+        self.under_way = false;
+        self.published = self.objects.keys().copied().collect();
+    }
+
+    /// The checkpoint under way is about to be published as of `as_of`: the checkpoint objects that nothing reaches any
+    /// more.
     pub(crate) fn take_superseded(&mut self, as_of: ObjectSeq) -> Vec<(ObjectSeq, Epoch)> {
         let (gone, later) = self.superseded.drain(..).partition(|(seq, _)| *seq <= as_of);
         self.superseded = later;
@@ -258,8 +270,8 @@ impl CheckpointState {
         let referenced = self.references.referenced_bytes();
         let avoided = std::mem::take(&mut self.avoided);
         let sparse = |piece: &PieceRef| {
-            let used = referenced.get(&piece.seq).copied().unwrap_or(0);
-            let total = self.objects.get(&piece.seq).map_or(0, |(_, bytes)| *bytes);
+            let used = referenced.get(&(piece.seq, piece.epoch)).copied().unwrap_or(0);
+            let total = self.objects.get(&(piece.seq, piece.epoch)).copied().unwrap_or(0);
             used * 2 < total || avoided.contains(&piece.seq)
         };
         let (mut map, mut table) = (Vec::new(), Vec::new());
@@ -360,13 +372,13 @@ impl CheckpointState {
             chunk.payload.extend_from_slice(&bytes);
             place
         });
-        self.objects.insert(id.seq, (id.epoch, chunk.payload.len() as u64));
+        self.objects.insert((id.seq, id.epoch), chunk.payload.len() as u64);
         if root.is_some() {
-            let needed = self.references.objects();
-            let gone =
-                self.objects.iter().filter(|(s, _)| !needed.contains_key(s) && **s != id.seq);
-            self.superseded.extend(gone.map(|(seq, (epoch, _))| (*seq, *epoch)));
-            self.objects.retain(|seq, _| needed.contains_key(seq) || *seq == id.seq);
+            let mut needed = self.references.objects();
+            needed.insert((id.seq, id.epoch));
+            let gone = self.objects.keys().filter(|object| !needed.contains(object));
+            self.superseded.extend(gone);
+            self.objects.retain(|object, _| needed.contains(object));
         }
         root
     }

@@ -83,7 +83,7 @@ impl Head {
 
     /// A manifest version that names the checkpoint counts.
     pub(crate) fn on_published(&mut self, checkpoint: CheckpointRef) {
-        self.checkpoint.under_way = false;
+        self.checkpoint.on_published();
         self.published = Some(checkpoint);
         self.checkpoints_published += 1;
     }

@@ -48,7 +48,7 @@ impl Loaded {
     /// Whether the map, or the checkpoint that it was loaded from, is in this object or points at it.
     pub(crate) fn needs(&self, object: &ObjectId) -> bool {
         let named = self.objects.table.find(object).is_some();
-        named || (object.stream == self.stream && self.checkpoint.needs(object.seq))
+        named || (object.stream == self.stream && self.checkpoint.needs(object))
     }
 }
 
@@ -182,7 +182,7 @@ impl<'a> Loader<'a> {
     /// The objects that what was followed is in, and its root.
     fn objects_with(&self, root: ObjectId) -> impl Iterator<Item = ObjectId> + use<> {
         let mut objects = self.references.objects();
-        objects.insert(root.seq, root.epoch);
+        objects.insert((root.seq, root.epoch));
         let stream = self.volume;
         objects.into_iter().map(move |(seq, epoch)| ObjectId { stream, seq, epoch })
     }
@@ -403,12 +403,10 @@ pub(crate) async fn checkpoint(
     let dead = objects.table.free_dead();
     tracing::debug!(%volume, extents = objects.map.extents(), "map loaded");
     let references = std::mem::take(&mut loader.references);
-    let mut epochs = references.objects();
-    epochs.insert(id.seq, id.epoch);
-    let with_bytes = |(seq, epoch): (&ObjectSeq, &Epoch)| {
-        (*seq, (*epoch, loader.payloads.get(seq).map_or(0, Payload::len)))
-    };
-    let checkpoint_objects = epochs.iter().map(with_bytes).collect();
+    let mut names = references.objects();
+    names.insert((id.seq, id.epoch));
+    let bytes = |seq: &ObjectSeq| loader.payloads.get(seq).map_or(0, Payload::len);
+    let checkpoint_objects = names.into_iter().map(|name| (name, bytes(&name.0))).collect();
     Ok(Loaded {
         stream,
         objects,
@@ -510,7 +508,16 @@ pub(crate) async fn roll_forward(
         seq = id.seq.next();
     }
     let void = take_run((store, env), key, run, loaded, limits).await?;
-    loaded.void.extend(void.into_iter().chain(there));
+    // Where the store lost an object, the checkpoint may lie beyond the gap. It is needed all the same, until there is
+    // the next one, which has nothing in objects whose sequences are used again.
+    let through = loaded.committed_seq;
+    let Loaded { checkpoint, void: found, .. } = loaded;
+    found.extend(void.into_iter().chain(there).filter(|id| !checkpoint.needs(id)));
+    let beyond: Vec<ObjectSeq> =
+        checkpoint.objects(volume).map(|id| id.seq).filter(|seq| *seq > through).collect();
+    if !weir_device::mutant("checkpoint_beyond_a_gap_stays") {
+        checkpoint.rewrite(beyond);
+    }
     Ok(())
 }
 
@@ -568,7 +575,7 @@ async fn read_header(
 /// Applies one object of the run. Others run meanwhile: one extent can be the whole of a huge volume.
 async fn take_object(loaded: &mut Loaded, header: &ObjectHeader, limits: &MapLimits) {
     if header.kind == ObjectKind::Checkpoint {
-        if !loaded.checkpoint.needs(header.id.seq) {
+        if !loaded.checkpoint.needs(&header.id) {
             // Of a checkpoint that was never published.
             loaded.void.push(header.id);
         }

@@ -8,5 +8,6 @@
 
 pub(crate) mod chain;
 pub(crate) mod lease;
+pub(crate) mod lost;
 pub(crate) mod manifests;
 pub(crate) mod takeover;

@@ -18,6 +18,7 @@
 
 mod device;
 mod load;
+mod lost;
 mod ownership;
 mod pressure;
 mod reads;

@@ -3,23 +3,17 @@
 //! With `takeover = auto` a missed deadline ends the opening: another node may own the volume from then on. With
 //! `manual` I/O goes on, because only a person hands the volume to another node; but nothing is deleted and no remote
 //! flush succeeds until the lease is held again *and* a manifest version of ours, published under it, shows that nobody
-//! took the volume meanwhile. The store must also have all objects then that the next opening would read: else it was
-//! set back, and the volume stops. Each checkpoint asks for the same, since no opening looks at what it covers.
+//! took the volume meanwhile. The store must also have what the next opening would read ([`crate::volume::lost`]).
 
-use std::collections::BTreeSet;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 
-use futures_util::future::LocalBoxFuture;
 use weir_device::{DeviceError, ErrorKind, Lease};
 use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::error::LogError;
-use crate::format::manifest::{HexId, Manifest, Takeover};
-use crate::ids::{ObjectId, ObjectSeq};
-use crate::map::load::objects_after;
+use crate::format::manifest::Takeover;
 use crate::own::lease::Run;
-use crate::volume::reads;
 use crate::volume::shared::Shared;
 
 impl Shared {
@@ -66,76 +60,6 @@ impl Shared {
         }
     }
 
-    /// What the store has of the volume from the checkpoint of `manifest` on to `through`: the next opening reads it.
-    pub(crate) fn objects_to(&self, manifest: &Manifest, through: ObjectSeq) -> Expected {
-        let first = manifest.checkpoint.map_or(0, |checkpoint| checkpoint.as_of) + 1;
-        let root = ObjectSeq(manifest.checkpoint.map_or(0, |checkpoint| checkpoint.sequence));
-        let id = |seq| {
-            let epoch = manifest.owner_of(seq)?;
-            Some(ObjectId { stream: self.id, seq, epoch })
-        };
-        let objects = (first..=through.0).filter_map(|seq| id(ObjectSeq(seq))).collect();
-        Expected { node: manifest.holder.as_ref().map(|holder| holder.node), root, objects }
-    }
-
-    /// What shows that the store was set back to a backup of this opening, or is another copy that lags behind: it has
-    /// the newest version of the manifest, and lacks objects, with the newest renewal of the lease; or the lease is not
-    /// held, so that the store may have been away.
-    ///
-    /// Where the renewal is there, it may have lost them otherwise, or a moment ago. The volume stops as well if the
-    /// journal still has all writes from the first of them on: the next opening takes them from there. It goes on if
-    /// not: this opening has the map of what comes behind them, and the next one would end in front of them. The status
-    /// names the bytes that are lost then.
-    pub(crate) fn what_is_lost<'a>(
-        self: &'a Rc<Self>,
-        expected: &'a Expected,
-    ) -> LocalBoxFuture<'a, Result<Option<String>, StoreError>> {
-        Box::pin(async move {
-            let Some(first) = expected.objects.first() else { return Ok(None) };
-            let before = (self.id, ObjectSeq(first.seq.0 - 1));
-            let policy = RetryPolicy::forever();
-            let there = objects_after(&self.store, &self.env, before, &policy).await?;
-            let void = |id: &ObjectId| there.iter().any(|there| there.seq == id.seq);
-            let is_there = |id: &ObjectId| {
-                there.contains(id) || (weir_device::mutant("void_object_hides_lost") && void(id))
-            };
-            let gone: Vec<_> = expected.objects.iter().filter(|id| !is_there(id)).collect();
-            let Some(id) = gone.first() else { return Ok(None) };
-            if weir_device::mutant("set_back_store_is_confirmed") {
-                return Ok(None);
-            }
-            if self.is_renewed(expected).await? && !self.keep_in_journal(&gone, expected.root) {
-                let (object, count) = (id.key(), gone.len());
-                tracing::error!(volume = %self.id, object, count, "the store lost objects");
-                let gone = gone.into_iter().copied().collect();
-                self.spawn(reads::note_lost(Rc::clone(self), gone));
-                return Ok(None);
-            }
-            Ok(Some(format!("{}, which it had taken, is not there", id.key())))
-        })
-    }
-
-    /// Whether the next opening does without these objects, since the journal has all writes from the first of them on.
-    /// Then it keeps them: the volume is about to stop. What the checkpoint that ends with `root` consists of is in no
-    /// journal, and the next opening needs it. A newer one, and what the collector copied behind it, are made again.
-    fn keep_in_journal(&self, gone: &[&ObjectId], root: ObjectSeq) -> bool {
-        let mut state = self.state.borrow_mut();
-        let before = gone.first().and_then(|id| state.writes.last_write_before(id.seq));
-        let is_needed = |id: &&ObjectId| id.seq <= root && !state.writes.is_data(id.seq);
-        let holds = before.is_some_and(|last| self.journal.holds_from() <= last.next())
-            && !gone.iter().any(is_needed)
-            && !weir_device::mutant("checkpoint_over_what_the_journal_holds");
-        state.writes.keeps_journal |= holds;
-        holds
-    }
-
-    /// Whether the lease is held, and the store has its newest renewal.
-    async fn is_renewed(&self, expected: &Expected) -> Result<bool, StoreError> {
-        let Some(node) = expected.node.filter(|_| self.holds_lease()) else { return Ok(false) };
-        Ok(self.hold.is_in(&self.store, node).await?
-            && !weir_device::mutant("lost_object_stops_volume"))
-    }
-
     /// Deletes objects of the store, in the background and one by one, as long as the lease is held. What is left over
     /// is found again.
     pub(crate) fn delete_keys(self: &Rc<Self>, keys: Vec<String>) {
@@ -176,15 +100,6 @@ impl Shared {
         });
         deleted.await
     }
-}
-
-/// What a version of the manifest stands on in the store.
-pub(crate) struct Expected {
-    /// Whose lease the version before it names.
-    node: Option<HexId>,
-    /// Last object of its checkpoint.
-    root: ObjectSeq,
-    objects: BTreeSet<ObjectId>,
 }
 
 /// That the volume still belongs to this opening. Does not keep the volume open.

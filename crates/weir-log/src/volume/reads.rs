@@ -1,7 +1,6 @@
 //! Reads of an open volume. What a read has resolved to is pinned, in the journal and in the store, until the read has
 //! its bytes.
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use smallvec::SmallVec;
@@ -10,10 +9,8 @@ use weir_journal::Pin;
 
 use crate::collect::garbage::ReadPin;
 use crate::error::LogError;
-use crate::ids::ObjectId;
 use crate::limits::RESOLVE_ATTEMPTS_MAX;
 use crate::map::lost::LostLook;
-use crate::read::failed::RANGES_MAX;
 use crate::read::fetch::{self, frame_span};
 use crate::read::{Part, Source, poisoned, read_frames, resolve, to_usize};
 use crate::volume::shared::{Shared, State};
@@ -68,40 +65,6 @@ fn look_for_lost(shared: &Shared, look: &mut LostLook) -> bool {
     let objects = &mut shared.state.borrow_mut().head.objects;
     let steps = shared.options.map.map_step_budget;
     objects.lost().has_more() && !objects.look_for_lost(look, steps)
-}
-
-/// Remembers what comes from objects that the store lost as reads that failed, so that the status says so before
-/// anybody reads it. Of more ranges than are remembered it is enough that there are more.
-pub(crate) async fn note_lost(shared: Rc<Shared>, gone: BTreeSet<ObjectId>) {
-    let mut noted = 0;
-    let mut at = 0;
-    loop {
-        let mut found = Vec::new();
-        {
-            let state = shared.state.borrow();
-            let end = state.size;
-            if at >= end || noted > RANGES_MAX || shared.stopped.get() {
-                return;
-            }
-            let mut steps = shared.options.map.map_step_budget;
-            resolve(&state.writes.overlay, &state.head.objects, at, end - at, |part| {
-                at = part.offset + part.len;
-                if let Source::Object { object, .. } = part.source
-                    && gone.contains(&object)
-                {
-                    found.push((part, object));
-                }
-                steps -= 1;
-                steps > 0 && noted + found.len() <= RANGES_MAX
-            });
-        }
-        noted += found.len();
-        for (part, object) in found {
-            let message = format!("the store lost {}", object.key());
-            note_failed(&shared, &part, &DeviceError::new(ErrorKind::NotFound, message));
-        }
-        tokio::task::yield_now().await;
-    }
 }
 
 async fn read_once(shared: &Rc<Shared>, start: u64, len: u64) -> Result<Data, DeviceError> {
@@ -172,7 +135,7 @@ async fn fill(
     }
 }
 
-fn note_failed(shared: &Shared, part: &Part, error: &DeviceError) {
+pub(crate) fn note_failed(shared: &Shared, part: &Part, error: &DeviceError) {
     if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) {
         let state = &mut *shared.state.borrow_mut();
         state.failed_reads.note(*part, error, &state.writes.overlay, &state.head.objects);

@@ -26,6 +26,7 @@ use crate::limits::{THROTTLE_DELAY_MAX_MS, THROTTLE_FROM_PERCENT};
 use crate::map::head::Head;
 use crate::options::VolumeOptions;
 use crate::own::lease::LeaseHold;
+use crate::own::lost::Lost;
 use crate::own::manifests::ManifestWriter;
 use crate::read::ReadAhead;
 use crate::read::failed::FailedReads;
@@ -50,6 +51,7 @@ pub(crate) struct State {
     pub(crate) origins: Vec<OriginRecord>,
     pub(crate) read_ahead: ReadAhead,
     pub(crate) failed_reads: FailedReads,
+    pub(crate) lost: Lost,
     pub(crate) failure: Option<DeviceError>,
 }
 

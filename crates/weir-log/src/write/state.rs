@@ -101,11 +101,6 @@ impl WriteState {
         before.map(|(_, write)| *write)
     }
 
-    /// Whether object `seq` is data that this opening committed behind the published checkpoint.
-    pub(crate) fn is_data(&self, seq: ObjectSeq) -> bool {
-        self.ends.iter().skip(1).any(|(end, _)| *end == seq)
-    }
-
     /// W1: takes a durable piece in, in journal order, or a run of them that ends with the write `last`. `true` when a
     /// batch was begun.
     pub(crate) fn take_durable(
@@ -219,12 +214,7 @@ mod tests {
             seqs.map(|seq| state.last_write_before(ObjectSeq(seq)).map(|last| last.0))
         };
         assert_eq!(before(&state, [3, 4, 5, 6]), [None, Some(30), Some(40), Some(40)]);
-        assert_eq!(
-            [3, 4, 5, 6].map(|seq| state.is_data(ObjectSeq(seq))),
-            [false, true, false, true]
-        );
         state.on_published(ObjectSeq(5));
         assert_eq!(before(&state, [4, 5, 6, 7]), [None, Some(40), Some(40), Some(60)]);
-        assert_eq!([4, 6].map(|seq| state.is_data(ObjectSeq(seq))), [false, true]);
     }
 }

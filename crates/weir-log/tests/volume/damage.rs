@@ -15,7 +15,7 @@ use crate::support::{
 };
 
 /// How long every answer of a slow store takes.
-const ANSWER: Duration = Duration::from_millis(500);
+pub(crate) const ANSWER: Duration = Duration::from_millis(500);
 
 #[test]
 fn a_damaged_object_fails_the_ranges_it_held_and_no_others() {
@@ -348,7 +348,7 @@ async fn set_back_to(backup: &BTreeSet<String>, host: &Host) -> BTreeSet<String>
 }
 
 /// The next opening takes from the journal what the store lacks.
-async fn expect_all_after(volume: Rc<LogVolume>, host: &Host, bytes: &[u8]) {
+pub(crate) async fn expect_all_after(volume: Rc<LogVolume>, host: &Host, bytes: &[u8]) {
     drop(volume);
     let (volume, _) = host.open().await;
     for (block, byte) in (0..).zip(bytes) {
@@ -445,7 +445,7 @@ fn a_checkpoint_that_waits_for_the_store_is_not_published_over_what_is_missing()
 }
 
 /// Key of the newest object, once there are more than so many. Asks the store without its gate.
-async fn newest_beyond(count: usize, host: &Host) -> String {
+pub(crate) async fn newest_beyond(count: usize, host: &Host) -> String {
     let prefix = format!("{}/log/", host.id);
     loop {
         let mut stored = host.open_store.list(&prefix, None).await.expect("listed");
@@ -518,7 +518,7 @@ fn a_checkpoint_that_is_gone_before_the_manifest_names_it_is_not_published() {
 /// A store that has the newest renewal of the lease, and lacks `count` objects after the first one, which the journal
 /// has given up. What comes of a checkpoint.
 async fn checkpoint_without(count: usize) -> (Rc<LogVolume>, Result<(), DeviceError>) {
-    let (host, _, volume) = more_than_the_journal_keeps().await;
+    let (host, _, volume) = more_than_the_journal_keeps(1000).await;
     for key in objects(&host).await.iter().skip(1).take(count) {
         host.store.delete(key).await.expect("deleted");
     }
@@ -526,10 +526,12 @@ async fn checkpoint_without(count: usize) -> (Rc<LogVolume>, Result<(), DeviceEr
     (volume, taken.map(|_| ()))
 }
 
-/// A volume that was written over eight times, all of it stored, without a checkpoint.
-async fn more_than_the_journal_keeps() -> (Host, Faults, Rc<LogVolume>) {
+/// A volume of which a part was written over eight times, all of it stored in 32 objects, without a checkpoint.
+pub(crate) async fn more_than_the_journal_keeps(
+    checkpoint_every: u64,
+) -> (Host, Faults, Rc<LogVolume>) {
     let (mut host, gate) = Host::new().await.with_gate();
-    host.checkpoint_every(1000);
+    host.checkpoint_every(checkpoint_every);
     let (volume, _) = host.open().await;
     for round in 1..=8 {
         // More than a segment of the journal each.
@@ -545,7 +547,7 @@ async fn more_than_the_journal_keeps() -> (Host, Faults, Rc<LogVolume>) {
 #[test]
 fn a_store_that_lost_an_object_while_it_was_away_is_not_confirmed() {
     run(async {
-        let (host, gate, volume) = more_than_the_journal_keeps().await;
+        let (host, gate, volume) = more_than_the_journal_keeps(1000).await;
         let stored = objects(&host).await;
         gate.change(|plan| plan.outage = true);
         tokio::time::sleep(LEASE * 2).await;

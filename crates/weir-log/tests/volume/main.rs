@@ -15,6 +15,7 @@ mod failed_disk;
 mod histories;
 mod history;
 mod leases;
+mod lost;
 mod openings;
 mod pacing;
 mod packed;

@@ -15,7 +15,7 @@ use crate::support::{
 };
 
 /// Bytes of the volume that a piece of the map covers.
-const MAP_PIECE_BYTES: u64 = 512 << 20;
+pub(crate) const MAP_PIECE_BYTES: u64 = 512 << 20;
 
 /// Bytes of the volume whose map pieces one index page names.
 const PAGE_BYTES: u64 = INDEX_PAGE_ENTRIES * MAP_PIECE_BYTES;

@@ -64,11 +64,31 @@ struct OnThisThread;
 
 impl Spawn for OnThisThread {
     fn local(&self, task: Pin<Box<dyn Future<Output = ()>>>) {
-        tokio::task::spawn_local(task);
+        tokio::task::spawn_local(aborting(task));
     }
     fn background(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        tokio::task::spawn_local(task);
+        tokio::task::spawn_local(aborting(task));
     }
+}
+
+/// Ends the process where it is dropped, since a task panicked: the test that runs it would not learn of that.
+struct Abort;
+
+impl Drop for Abort {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
+/// A task whose panic ends the process, as it does in the product.
+async fn aborting(mut task: Pin<Box<dyn Future<Output = ()> + '_>>) {
+    std::future::poll_fn(|cx| {
+        let abort = Abort;
+        let polled = task.as_mut().poll(cx);
+        std::mem::forget(abort);
+        polled
+    })
+    .await;
 }
 
 pub(crate) struct Host {

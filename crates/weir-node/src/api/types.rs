@@ -126,8 +126,8 @@ pub struct AtRisk {
     /// when.
     #[serde(default)]
     pub age_is_least: bool,
-    /// Whether there may be more, up to all that the journal holds: the volume failed, and nobody knows whether its
-    /// store still has what it took.
+    /// Whether there may be more, up to all that the journal holds: the volume failed, so that its store may lack more
+    /// than that, or it is not served and nothing says what its store lacks.
     #[serde(default)]
     pub bytes_are_least: bool,
 }

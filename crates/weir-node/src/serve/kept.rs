@@ -28,10 +28,20 @@ pub(crate) struct Kept {
     pub(crate) name: String,
     /// What the store lacks of it; none where that is not known, since a process that was killed noted nothing.
     pub(crate) unsent: Option<AtRisk>,
+    /// Whether the journal may have more than that: the process that had it open noted nothing.
+    pub(crate) is_unknown: bool,
     /// What is wrong with it.
     pub(crate) reason: String,
     /// Nothing is, so far: it is being closed, and that has not taken long.
     pub(crate) is_quiet: bool,
+}
+
+impl Kept {
+    /// What would be lost with the host.
+    pub(crate) fn at_risk(&self) -> AtRisk {
+        let bytes_are_least = self.is_unknown && !mutant("unknown_is_nothing_at_risk");
+        AtRisk { bytes_are_least, ..self.unsent.unwrap_or_default() }
+    }
 }
 
 /// What the notes in the data directory say of a volume.
@@ -82,7 +92,8 @@ async fn all(core: &Core) -> Vec<Kept> {
             Some(entry) => reason_beside(&name, unsent.as_ref(), None, Beside::of(&entry)),
             None => reason(&name, unsent.as_ref(), store.as_deref()),
         };
-        kept.push(Kept { id, name: name.to_string(), unsent, reason, is_quiet: false });
+        let (name, is_unknown) = (name.to_string(), unsent.is_none());
+        kept.push(Kept { id, name, unsent, is_unknown, reason, is_quiet: false });
     }
     kept
 }
@@ -94,7 +105,8 @@ fn closing(core: &Core) -> Vec<Kept> {
         let is_quiet = one.is_quiet();
         // What is at risk is what no store has: files and other servers are no stores of this process.
         let unsent = unsent.filter(|_| one.endpoint == EndpointKind::Log);
-        Kept { id: one.id, name: name.clone(), unsent, reason: one.waits(), is_quiet }
+        let (name, reason) = (name.clone(), one.waits());
+        Kept { id: one.id, name, unsent, is_unknown: false, reason, is_quiet }
     });
     let is_seen = |one: &Kept| one.unsent.is_some() || !mutant("close_without_log_not_seen");
     kept.filter(is_seen).collect()

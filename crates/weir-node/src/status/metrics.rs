@@ -646,6 +646,7 @@ mod tests {
             id: weir_device::VolumeId([7; 16]),
             name: "detached".to_owned(),
             unsent: Some(unsent),
+            is_unknown: false,
             reason: String::new(),
             is_quiet: false,
         }

@@ -395,7 +395,7 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
     }));
     reasons.extend(core.left().into_iter().map(|(name, what)| format!("{name}: {what}")));
     let risks = volumes.iter().map(|volume| volume.at_risk);
-    let at_risk = risks.chain(kept.iter().filter_map(|kept| kept.unsent)).sum();
+    let at_risk = risks.chain(kept.iter().map(Kept::at_risk)).sum();
     let lease = lease(core).await;
     reasons.extend(lease.as_ref().filter(|_| is_leased(&volumes)).and_then(overdue));
     let holders = certificates::of(core);

@@ -271,13 +271,16 @@ fn a_journal_is_seen_though_another_volume_has_its_name() {
     run(async {
         let service = place.serve().await;
         let own = &place.status().await.volumes[0].id;
-        assert_eq!(place.status().await.health, Health::Ok);
+        let status = place.status().await;
+        assert_eq!(status.health, Health::Ok);
+        assert!(!status.at_risk.bytes_are_least, "{status:?}");
         let noted = std::fs::read_to_string(place.note_of(own)).expect("noted");
         let left = place.note_of(&"07".repeat(16));
         std::fs::create_dir(left.parent().expect("of a volume")).expect("created");
         std::fs::write(left, noted).expect("written");
         let status = place.status().await;
         assert_eq!(status.health, Health::Degraded);
+        assert!(status.at_risk.bytes_are_least, "nobody knows what it has: {status:?}");
         let [left] = &status.not_served[..] else { panic!("{status:?}") };
         assert!(left.name == "one" && left.reason.contains("may have the only copy"), "{left:?}");
         assert!(left.reason.contains("another volume is served under its name"), "{left:?}");

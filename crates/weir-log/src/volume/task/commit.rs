@@ -86,6 +86,7 @@ pub(crate) fn begin_checkpoint(shared: &Rc<Shared>) {
         let state = &mut *guard;
         let (as_of, committed) = (state.writes.pipeline.committed(), state.writes.committed);
         state.head.checkpoint_as_of = as_of.0;
+        state.lost.on_checkpoint_begun();
         let pieces = shared.options.map.table_piece_entries;
         // As long as nobody knows what snapshots reach, a version lists nothing.
         let dead = if state.snapshots.pins_known() { Dead::Hidden } else { Dead::Named };

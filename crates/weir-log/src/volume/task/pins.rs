@@ -168,7 +168,7 @@ pub(crate) async fn release(shared: &Rc<Shared>, id: HexId) -> Result<(), Device
         garbage.retain(|id| id.stream == state.stream);
         // Where head and snapshot share pieces of a checkpoint, the head has them still.
         if !weir_device::mutant("shared_checkpoint_deleted") {
-            garbage.retain(|id| !state.head.checkpoint.knows(id.seq));
+            garbage.retain(|id| !state.head.checkpoint.knows(id));
         }
         let names = shared.garbage.names_with(&garbage);
         (garbage, names)

@@ -117,7 +117,7 @@ pub struct VolumeStatus {
     /// What the last PUT to the store failed with, of whichever volume it was; nothing if it succeeded.
     pub put_error: Option<PutError>,
     /// What the newest read failed with that found bytes lost or damaged, and in how many other ranges reads did, until
-    /// all of these bytes were read or replaced.
+    /// all of these bytes were read or replaced. Bytes that a checkpoint found to be lost count as well.
     pub read_failure: Option<String>,
     /// Why what snapshots need is not known, so that nothing is deleted from the store until the volume is opened anew.
     pub snapshot_failure: Option<String>,
@@ -297,7 +297,8 @@ impl LogVolume {
 impl State {
     /// Whether nothing acknowledged is on its way to the store, and no checkpoint or snapshot is under way.
     pub(crate) fn is_settled(&self) -> bool {
-        self.all_committed() && !self.head.checkpoint.under_way && self.snapshots.are_taken()
+        let checkpoint = self.head.checkpoint.under_way || self.lost.wants_checkpoint();
+        self.all_committed() && !checkpoint && self.snapshots.are_taken()
     }
 }
 

@@ -26,6 +26,7 @@ use crate::map::head::Head;
 use crate::map::load::{self, Loaded};
 use crate::options::VolumeOptions;
 use crate::own::lease::{LeaseHold, Run};
+use crate::own::lost::Lost;
 use crate::own::manifests::{self, ManifestWriter};
 use crate::own::takeover::{Admitted, Claim};
 use crate::read::ReadAhead;
@@ -353,6 +354,7 @@ fn state_of(
         origins: manifest.origins,
         read_ahead: ReadAhead::default(),
         failed_reads: FailedReads::default(),
+        lost: Lost::default(),
         failure: None,
     }
 }

@@ -9,7 +9,7 @@
 //!      the damaged bytes after that.
 //!  R4. Nothing that a snapshot reaches is deleted, and what a snapshot shows does not change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -146,7 +146,7 @@ impl Plan {
         let state = shared.state.borrow();
         let ours = object.stream == state.stream;
         let points_at_it = state.head.objects.table.find(&object).is_some();
-        let in_checkpoint = ours && state.head.checkpoint.knows(object.seq);
+        let in_checkpoint = ours && state.head.checkpoint.knows(&object);
         let report = &mut self.report;
         match wrong {
             Some(wrong) if points_at_it => {
@@ -186,7 +186,7 @@ impl State {
             && self.snapshots.pins_known()
             && self.head.objects.table.find(object).is_none()
             && !self.head.objects.table.is_pinned(object)
-            && !self.head.checkpoint.knows(object.seq)
+            && !self.head.checkpoint.knows(object)
     }
 }
 
@@ -266,6 +266,24 @@ async fn zero_what_was_given_up(
         }
     }
     shared.upload_all().await
+}
+
+/// R3: puts what the journal still has of objects that are gone into others.
+pub(crate) async fn send_again(
+    shared: &Rc<Shared>,
+    gone: &BTreeSet<ObjectId>,
+) -> Result<(), DeviceError> {
+    if weir_device::mutant("lost_objects_are_not_sent_again") {
+        return Ok(());
+    }
+    let mut report = RepairReport::default();
+    let unreadable = gone.iter().map(|id| (*id, vec![(0, u64::MAX)])).collect();
+    save(shared, find_lost(shared, &unreadable).await, &mut report).await?;
+    if report.saved_bytes > 0 {
+        let bytes = report.saved_bytes;
+        tracing::warn!(volume = %shared.id, bytes, "what the store lost was sent again from the journal");
+    }
+    Ok(())
 }
 
 /// R3: puts what the journal still has of these runs into objects again.

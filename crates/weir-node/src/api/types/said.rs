@@ -9,7 +9,7 @@ use crate::size::human;
 impl fmt::Display for AtRisk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.bytes_are_least && self.is_nothing() {
-            return f.write_str("unknown, up to all that the journal of a failed volume holds");
+            return f.write_str("unknown, up to all that the journal of a volume that failed or was not closed holds");
         }
         f.write_str(&self.what())?;
         if let Some(age) = self.oldest_age_ms {
@@ -17,7 +17,9 @@ impl fmt::Display for AtRisk {
             write!(f, ", the oldest for {}.{} s{more}", age / 1000, age % 1000 / 100)?;
         }
         match self.bytes_are_least {
-            true => f.write_str(", or up to all that the journal of a failed volume holds"),
+            true => f.write_str(
+                ", or up to all that the journal of a volume that failed or was not closed holds",
+            ),
             false => Ok(()),
         }
     }
@@ -122,11 +124,10 @@ mod tests {
         let expected = "4.0 KiB, the oldest for 2.3 s or more (from before this start)";
         assert_eq!(replayed.to_string(), expected);
         let failed = |at_risk| AtRisk { bytes_are_least: true, ..at_risk };
-        let expected = "unknown, up to all that the journal of a failed volume holds";
-        assert_eq!(failed(AtRisk::default()).to_string(), expected);
-        let expected =
-            "4.0 KiB, the oldest for 2.3 s, or up to all that the journal of a failed volume holds";
-        assert_eq!(failed(at_risk(4096, Some(2345))).to_string(), expected);
+        let all = "up to all that the journal of a volume that failed or was not closed holds";
+        assert_eq!(failed(AtRisk::default()).to_string(), format!("unknown, {all}"));
+        let more = format!("4.0 KiB, the oldest for 2.3 s, or {all}");
+        assert_eq!(failed(at_risk(4096, Some(2345))).to_string(), more);
         let sum: AtRisk = [failed(AtRisk::default()), at_risk(4096, None)].into_iter().sum();
         assert!(sum.bytes_are_least && sum.bytes == 4096);
     }

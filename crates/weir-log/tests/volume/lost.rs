@@ -1,0 +1,214 @@
+//! What an open volume does about objects that its store lost, where it goes on: what the journal has is sent again,
+//! and the next checkpoint stands on none of them.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_device::ErrorKind;
+use weir_log::{Closed, LogVolume};
+
+use crate::damage::{ANSWER, expect_all_after, more_than_the_journal_keeps, newest_beyond};
+use crate::scale::MAP_PIECE_BYTES;
+use crate::support::{Host, LEASE, expect_bytes, name, newest_manifest, objects, read, run, write};
+
+/// Pieces of the map of a volume under test.
+const PIECES: u64 = 4;
+
+/// Writes a block at the begin of each of these pieces of the map.
+async fn write_pieces(volume: &LogVolume, pieces: impl IntoIterator<Item = u64>, byte: u8) {
+    for piece in pieces {
+        write(volume, piece * MAP_PIECE_BYTES, &[byte; 4096]).await.expect("done");
+    }
+}
+
+/// The next host finds these bytes in the pieces, without the journal.
+async fn expect_pieces_elsewhere(host: &Host, bytes: &[u8]) {
+    let (volume, _) = host.other(7).open().await;
+    for (piece, byte) in (0..).zip(bytes) {
+        expect_bytes(&volume, piece * MAP_PIECE_BYTES, &[*byte; 4096]).await;
+    }
+}
+
+/// A volume with several pieces of the map, all of them in the root of its checkpoint, and the key of that.
+async fn with_pieces(host: &Host) -> (Rc<LogVolume>, String) {
+    let (volume, _) = host.open().await;
+    volume.resize(PIECES * MAP_PIECE_BYTES).await.expect("resized");
+    write_pieces(&volume, 0..PIECES, 1).await;
+    volume.snapshot(&name("first")).await.expect("taken");
+    let root = objects(host).await.pop().expect("a root");
+    (volume, root)
+}
+
+/// Of two objects the journal has given up the first, and has the second.
+#[test]
+fn what_the_journal_has_of_lost_objects_is_sent_again() {
+    run(async {
+        let mut host = Host::new().await;
+        host.checkpoint_every(1000);
+        let (volume, _) = host.open().await;
+        // More than the journal keeps, eight blocks an object.
+        for block in 0..256 {
+            write(&volume, block * 4096, &[1; 4096]).await.expect("done");
+        }
+        volume.flush_remote().await.expect("in the store");
+        let stored = objects(&host).await;
+        for key in [&stored[1], &stored[31]] {
+            host.store.delete(key).await.expect("deleted");
+        }
+        volume.snapshot(&name("cut")).await.expect("it covers the loss");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let said = volume.status().read_failure.expect("something is lost");
+        assert!(said.contains("reads fail in the 32768 bytes at 32768: "), "{said}");
+        assert_eq!(volume.close().await.expect("closed"), Closed::Clean);
+        drop(volume);
+        let (volume, _) = host.other(7).open().await;
+        expect_bytes(&volume, 0, &[1; 32768]).await;
+        let lost = read(&volume, 32768, 4096).await.expect_err("it is lost");
+        assert_eq!(lost.kind(), ErrorKind::Corrupt, "{lost}");
+        expect_bytes(&volume, 65536, &[1; (1 << 20) - 65536]).await;
+    });
+}
+
+/// What was in the checkpoint that the store lost, and did not change since, is written anew.
+#[test]
+fn a_checkpoint_refers_to_nothing_in_a_lost_one() {
+    run(async {
+        for snapshot in [true, false] {
+            let (host, gate) = Host::new().await.with_gate();
+            let (volume, root) = with_pieces(&host).await;
+            host.store.delete(&root).await.expect("deleted");
+            write_pieces(&volume, [0], 2).await;
+            gate.change(|plan| plan.latency = ANSWER..=ANSWER);
+            if snapshot {
+                volume.snapshot(&name("second")).await.expect("taken");
+            }
+            assert_eq!(volume.status().failure, None);
+            assert_eq!(volume.close().await.expect("closed"), Closed::Clean);
+            drop(volume);
+            expect_pieces_elsewhere(&host, &[2, 1, 1, 1]).await;
+        }
+    });
+}
+
+/// Nobody can open a volume whose checkpoint is lost, so it goes on though its lease was missed.
+#[test]
+fn a_store_that_lost_a_checkpoint_while_it_was_away_gets_another_one() {
+    run(async {
+        let (host, gate) = Host::new().await.with_gate();
+        let (volume, root) = with_pieces(&host).await;
+        gate.change(|plan| plan.outage = true);
+        tokio::time::sleep(LEASE * 2).await;
+        host.open_store.delete(&root).await.expect("deleted");
+        gate.calm();
+        tokio::time::sleep(LEASE * 2).await;
+        assert_eq!(volume.status().failure, None);
+        assert!(volume.status().lease_held);
+        assert_eq!(volume.close().await.expect("closed"), Closed::Clean);
+        drop(volume);
+        expect_pieces_elsewhere(&host, &[1; 4]).await;
+    });
+}
+
+/// A copy of the collector that is no part of the checkpoint, though it came into the store before its root, is made
+/// again: its sources are there as long as no other checkpoint is published.
+#[test]
+fn a_lost_copy_before_the_root_of_a_checkpoint_stops_the_volume() {
+    run(async {
+        let (mut host, gate) = Host::new().await.with_gate();
+        host.checkpoint_every(1000);
+        let (volume, _) = host.open().await;
+        for block in 0..64 {
+            write(&volume, block * 4096, &[1; 4096]).await.expect("done");
+        }
+        volume.flush_remote().await.expect("in the store");
+        gate.change(|plan| plan.latency = ANSWER..=ANSWER);
+        for block in (0..64).step_by(2) {
+            write(&volume, block * 4096, &[2; 4096]).await.expect("done");
+        }
+        volume.flush_remote().await.expect("in the store");
+        while volume.status().puts_in_flight == 0 {
+            tokio::time::sleep(ANSWER / 50).await;
+        }
+        volume.snapshot(&name("first")).await.expect("taken");
+        let as_of = volume.status().checkpoint_as_of.expect("published");
+        gate.calm();
+        let stored = objects(&host).await;
+        let sequence = |key: &String| {
+            let (_, name) = key.rsplit_once('/').expect("a key of an object");
+            u64::from_str_radix(&name[..16], 16).expect("a sequence")
+        };
+        let root = newest_manifest(&host).await.checkpoint.expect("published").sequence;
+        let between = |key: &&String| (as_of + 1..root).contains(&sequence(key));
+        let copy = stored.iter().find(between).expect("a copy is on its way");
+        host.store.delete(copy).await.expect("deleted");
+        let error = volume.snapshot(&name("second")).await.expect_err("something is lost");
+        assert!(error.to_string().contains("was emptied or set back"), "{error}");
+        let bytes: Vec<u8> = (0..64).map(|block| 2 - block % 2).collect();
+        expect_all_after(volume, &host, &bytes).await;
+    });
+}
+
+/// What is lost behind what the checkpoint covers would end the next opening: another one is made, unasked.
+#[test]
+fn a_checkpoint_before_a_lost_object_is_followed_by_one_behind_it() {
+    run(async {
+        let (host, gate, volume) = more_than_the_journal_keeps(33).await;
+        gate.change(|plan| plan.latency = ANSWER..=ANSWER);
+        // Six objects are on their way when the checkpoint begins.
+        for object in 0..6 {
+            write(&volume, (1 << 19) + object * 32768, &[1; 32768]).await.expect("done");
+        }
+        newest_beyond(38, &host).await;
+        let stored = objects(&host).await;
+        for key in [&stored[1], &stored[35]] {
+            host.open_store.delete(key).await.expect("deleted");
+        }
+        while volume.status().checkpoints_published < 2 {
+            tokio::time::sleep(ANSWER).await;
+        }
+        assert!(volume.status().checkpoint_as_of > Some(36), "{:?}", volume.status());
+        assert_eq!(volume.status().failure, None);
+        gate.calm();
+        // As after a kill: nothing was closed.
+        drop(volume);
+        let (volume, _) = host.open().await;
+        expect_bytes(&volume, 0, &[8; 32 * 4096]).await;
+        expect_bytes(&volume, 1 << 19, &[1; 6 * 32768]).await;
+    });
+}
+
+/// The root of the checkpoint lies behind an object that the store lost and the journal has. The sequences behind that
+/// are used again.
+#[test]
+fn a_checkpoint_beyond_a_lost_object_is_used_and_then_replaced() {
+    run(async {
+        let (mut host, gate) = Host::new().await.with_gate();
+        host.checkpoint_every(3);
+        let (volume, _) = host.open().await;
+        volume.resize(5 * MAP_PIECE_BYTES).await.expect("resized");
+        gate.change(|plan| plan.latency = ANSWER..=ANSWER);
+        // Five objects are on their way when a checkpoint of three begins.
+        for piece in 0..5 {
+            write(&volume, piece * MAP_PIECE_BYTES, &[1; 32768]).await.expect("done");
+        }
+        volume.flush_remote().await.expect("in the store");
+        while volume.status().checkpoints_published == 0 {
+            tokio::time::sleep(ANSWER).await;
+        }
+        assert_eq!(volume.status().checkpoint_as_of, Some(3));
+        assert_eq!(volume.status().committed_sequence, 6, "its root came behind all of them");
+        gate.calm();
+        host.store.delete(&objects(&host).await[4]).await.expect("deleted");
+        volume.snapshot(&name("cut")).await.expect_err("something is lost");
+        drop(volume);
+        host.checkpoint_every(1000);
+        let (volume, _) = host.open().await;
+        volume.snapshot(&name("cut")).await.expect("taken");
+        while volume.status().pending_deletions > 0 {
+            tokio::time::sleep(ANSWER).await;
+        }
+        assert_eq!(volume.close().await.expect("closed"), Closed::Clean);
+        drop(volume);
+        expect_pieces_elsewhere(&host, &[1; 5]).await;
+    });
+}
