@@ -393,6 +393,7 @@ fn sort_out(
     let as_of = manifest.checkpoint.map_or(0, |c| c.as_of);
     let mut wanted = Vec::new();
     let is_replica = manifest.state == VolumeState::Replica;
+    let is_void = |id: &ObjectId| void.contains(id) || manifest.owner_of(id.seq) != Some(id.epoch);
     for object in listed {
         let reached = view.needs(object);
         let after = object.seq.0 > as_of && !is_replica;
@@ -406,7 +407,7 @@ fn sort_out(
             // It belongs to a root that is being copied to the replica: the replicator's next run either needs it or
             // deletes it.
             report.void_objects += 1;
-        } else if void.contains(object) || manifest.owner_of(object.seq) != Some(object.epoch) {
+        } else if !reached && is_void(object) {
             report.void_objects += 1;
         } else if needed {
             wanted.push(*object);

@@ -50,6 +50,25 @@ impl Loaded {
         let named = self.objects.table.find(object).is_some();
         named || (object.stream == self.stream && self.checkpoint.needs(object))
     }
+
+    /// Where the store lost an object, the checkpoint may lie beyond the gap, and openings since use its sequences
+    /// again. The next checkpoint has nothing in such objects.
+    fn leave_what_is_beyond(&mut self, manifest: &Manifest) {
+        let through = self.committed_seq;
+        let is_ours =
+            |id: &ObjectId| id.seq <= through && manifest.owner_of(id.seq) == Some(id.epoch);
+        let beyond = self.checkpoint.objects(self.stream).filter(|id| !is_ours(id));
+        let beyond: Vec<ObjectSeq> = beyond.map(|id| id.seq).collect();
+        if !weir_device::mutant("checkpoint_beyond_a_gap_stays") {
+            self.checkpoint.rewrite(beyond);
+        }
+    }
+
+    /// What is void, but for what the checkpoint is in: that goes once there is another one.
+    pub(crate) fn take_void(&mut self) -> Vec<ObjectId> {
+        let Self { void, checkpoint, .. } = self;
+        void.drain(..).filter(|id| !checkpoint.needs(id)).collect()
+    }
 }
 
 /// The payload of a checkpoint object, decoded.
@@ -508,16 +527,8 @@ pub(crate) async fn roll_forward(
         seq = id.seq.next();
     }
     let void = take_run((store, env), key, run, loaded, limits).await?;
-    // Where the store lost an object, the checkpoint may lie beyond the gap. It is needed all the same, until there is
-    // the next one, which has nothing in objects whose sequences are used again.
-    let through = loaded.committed_seq;
-    let Loaded { checkpoint, void: found, .. } = loaded;
-    found.extend(void.into_iter().chain(there).filter(|id| !checkpoint.needs(id)));
-    let beyond: Vec<ObjectSeq> =
-        checkpoint.objects(volume).map(|id| id.seq).filter(|seq| *seq > through).collect();
-    if !weir_device::mutant("checkpoint_beyond_a_gap_stays") {
-        checkpoint.rewrite(beyond);
-    }
+    loaded.void.extend(void.into_iter().chain(there));
+    loaded.leave_what_is_beyond(manifest);
     Ok(())
 }
 

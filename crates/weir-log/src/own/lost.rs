@@ -12,11 +12,19 @@ pub(crate) struct Lost {
     wants_checkpoint: bool,
     /// Somebody sees to it that one is made.
     is_made: bool,
+    /// How often something is being sent again at the moment.
+    sending: usize,
 }
 
 impl Lost {
-    /// Those of lost objects that nothing was done about yet.
-    pub(crate) fn new_of(&self, gone: &BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
+    /// Those of the objects that nothing was done about yet, of all that are gone up to `through`.
+    pub(crate) fn new_of(
+        &mut self,
+        gone: &BTreeSet<ObjectId>,
+        through: &ObjectId,
+    ) -> BTreeSet<ObjectId> {
+        // What is there again may be lost again, and what a checkpoint covers is not asked for any more.
+        self.known.retain(|id| gone.contains(id) || id > through);
         gone - &self.known
     }
 
@@ -31,9 +39,20 @@ impl Lost {
         std::mem::replace(&mut self.is_made, true)
     }
 
-    /// Whether one is to be made, and is not begun.
-    pub(crate) fn wants_checkpoint(&self) -> bool {
-        self.wants_checkpoint && !weir_device::mutant("settled_on_a_lost_checkpoint")
+    /// Whether none is to be made that is not begun, and nothing is being sent again.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.wants_checkpoint && self.sending == 0
+            || weir_device::mutant("settled_on_a_lost_checkpoint")
+    }
+
+    /// Something is about to be sent again.
+    pub(crate) fn on_send(&mut self) {
+        self.sending += 1;
+    }
+
+    /// It was sent, or cannot be.
+    pub(crate) fn on_sent(&mut self) {
+        self.sending -= 1;
     }
 
     /// One was begun, for whatever reason.

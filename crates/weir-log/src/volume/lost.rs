@@ -1,15 +1,16 @@
 //! What an open volume does about objects that its store had taken and lost.
 //!
 //! No opening looks at what a checkpoint covers. So before a version of the manifest names another checkpoint, or puts
-//! the volume under another run of the lease, the store is asked for all objects that the next opening would read.
+//! the volume under another run of the lease, the store is asked for all objects behind the published checkpoint, which
+//! the next opening would read.
 //!
 //! Invariants
 //!  L1. The volume stops where the next opening loses nothing by it, since the journal has all writes from the first
 //!      lost object on, and where the store was set back to a backup: the newest store may be brought back.
 //!  L2. Otherwise it goes on. It alone has the map of what comes behind the lost objects, or of the checkpoint they
 //!      were part of: the next opening would end in front of them, or read nothing at all. What the journal still has
-//!      of them is sent again before the version is published, what they had of the checkpoint is written anew with the
-//!      next one, which is begun at once, and the status names the bytes that are lost.
+//!      of them is sent again, what they had of the checkpoint is written anew with the next one, which is begun soon
+//!      and unasked, and the status names the bytes that are lost.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -26,7 +27,7 @@ use crate::read::failed::RANGES_MAX;
 use crate::read::{Source, resolve};
 use crate::volume::reads::note_failed;
 use crate::volume::shared::{Shared, State};
-use crate::volume::verb::repair;
+use crate::volume::verb::repair::{self, InJournal};
 
 /// Time between two checkpoints that are made because objects are lost: where the listings of a store lack new
 /// objects, each finds some.
@@ -59,7 +60,10 @@ impl Shared {
         expected: &'a Expected,
     ) -> LocalBoxFuture<'a, Result<Option<String>, StoreError>> {
         Box::pin(async move {
-            let Some(first) = expected.objects.first() else { return Ok(None) };
+            let (Some(first), Some(last)) = (expected.objects.first(), expected.objects.last())
+            else {
+                return Ok(None);
+            };
             let before = (self.id, ObjectSeq(first.seq.0 - 1));
             let policy = RetryPolicy::forever();
             let there = objects_after(&self.store, &self.env, before, &policy).await?;
@@ -69,7 +73,7 @@ impl Shared {
             };
             let gone = expected.objects.iter().filter(|id| !is_there(id)).copied();
             let gone: BTreeSet<ObjectId> = gone.collect();
-            let new = self.state.borrow().lost.new_of(&gone);
+            let new = self.state.borrow_mut().lost.new_of(&gone, last);
             let Some(id) = new.first() else { return Ok(None) };
             if weir_device::mutant("set_back_store_is_confirmed") {
                 return Ok(None);
@@ -117,9 +121,7 @@ impl Shared {
             tracing::error!(volume = %self.id, object, count, "the store lost objects");
         }
         self.state.borrow_mut().lost.add(&gone);
-        if let Err(error) = repair::send_again(self, &gone).await {
-            tracing::warn!(volume = %self.id, %error, "lost objects were not sent again from the journal");
-        }
+        let found = repair::find_in_journal(self, &gone).await;
         let is_made = {
             let State { head, lost, .. } = &mut *self.state.borrow_mut();
             let theirs: Vec<ObjectSeq> =
@@ -127,13 +129,32 @@ impl Shared {
             if !weir_device::mutant("lost_checkpoint_is_named_again") {
                 head.checkpoint.rewrite(theirs);
             }
+            lost.on_send();
             lost.want_checkpoint()
         };
         if !is_made {
             self.spawn(make_checkpoints(Rc::clone(self)));
         }
-        self.spawn(note_lost(Rc::clone(self), gone));
+        // Not waited for: a store without room may take nothing before a checkpoint has something deleted.
+        self.spawn(send_again(Rc::clone(self), found, gone));
     }
+}
+
+/// L2: sends again what the journal has of lost objects, and notes the rest.
+async fn send_again(shared: Rc<Shared>, found: Vec<InJournal>, gone: BTreeSet<ObjectId>) {
+    if !found.is_empty() && !weir_device::mutant("lost_objects_are_not_sent_again") {
+        match repair::send_again(&shared, found).await {
+            Ok(bytes) => {
+                tracing::warn!(volume = %shared.id, bytes, "what the store lost was sent again from the journal");
+            }
+            Err(error) => {
+                tracing::warn!(volume = %shared.id, %error, "what the store lost was not sent again from the journal");
+            }
+        }
+    }
+    shared.state.borrow_mut().lost.on_sent();
+    shared.progress.notify_waiters();
+    note_lost(&shared, &gone).await;
 }
 
 /// L2: makes the checkpoint that is wanted, and another one for what was found lost meanwhile.
@@ -157,7 +178,7 @@ async fn make_checkpoints(shared: Rc<Shared>) {
 
 /// Remembers what comes from objects that the store lost as reads that failed, so that the status says so before
 /// anybody reads it. Of more ranges than are remembered it is enough that there are more.
-async fn note_lost(shared: Rc<Shared>, gone: BTreeSet<ObjectId>) {
+async fn note_lost(shared: &Rc<Shared>, gone: &BTreeSet<ObjectId>) {
     let mut noted = 0;
     let mut at = 0;
     loop {
@@ -183,7 +204,7 @@ async fn note_lost(shared: Rc<Shared>, gone: BTreeSet<ObjectId>) {
         noted += found.len();
         for (part, object) in found {
             let message = format!("the store lost {}", object.key());
-            note_failed(&shared, &part, &DeviceError::new(ErrorKind::NotFound, message));
+            note_failed(shared, &part, &DeviceError::new(ErrorKind::NotFound, message));
         }
         tokio::task::yield_now().await;
     }

@@ -14,6 +14,9 @@ use crate::support::{Host, LEASE, expect_bytes, name, newest_manifest, objects, 
 /// Pieces of the map of a volume under test.
 const PIECES: u64 = 4;
 
+/// Extents of half a KiB that fill an object of these tests.
+const EXTENTS: u64 = 64;
+
 /// Writes a block at the begin of each of these pieces of the map.
 async fn write_pieces(volume: &LogVolume, pieces: impl IntoIterator<Item = u64>, byte: u8) {
     for piece in pieces {
@@ -25,7 +28,7 @@ async fn write_pieces(volume: &LogVolume, pieces: impl IntoIterator<Item = u64>,
 async fn expect_pieces_elsewhere(host: &Host, bytes: &[u8]) {
     let (volume, _) = host.other(7).open().await;
     for (piece, byte) in (0..).zip(bytes) {
-        expect_bytes(&volume, piece * MAP_PIECE_BYTES, &[*byte; 4096]).await;
+        expect_bytes(&volume, piece * MAP_PIECE_BYTES, &[*byte; 512]).await;
     }
 }
 
@@ -178,37 +181,122 @@ fn a_checkpoint_before_a_lost_object_is_followed_by_one_behind_it() {
 }
 
 /// The root of the checkpoint lies behind an object that the store lost and the journal has. The sequences behind that
-/// are used again.
+/// are used again: by the opening that makes another checkpoint, or by one before it.
 #[test]
 fn a_checkpoint_beyond_a_lost_object_is_used_and_then_replaced() {
     run(async {
-        let (mut host, gate) = Host::new().await.with_gate();
-        host.checkpoint_every(3);
-        let (volume, _) = host.open().await;
-        volume.resize(5 * MAP_PIECE_BYTES).await.expect("resized");
-        gate.change(|plan| plan.latency = ANSWER..=ANSWER);
-        // Five objects are on their way when a checkpoint of three begins.
-        for piece in 0..5 {
-            write(&volume, piece * MAP_PIECE_BYTES, &[1; 32768]).await.expect("done");
+        for opened_between in [false, true] {
+            let (mut host, root) = with_root_beyond_a_lost_object().await;
+            host.checkpoint_every(1000);
+            if opened_between {
+                host.in_killed_process(|volume| async move {
+                    for _ in 0..8 {
+                        write(&volume, 4 * MAP_PIECE_BYTES, &[1; 32768]).await.expect("done");
+                    }
+                    volume.flush_remote().await.expect("in the store");
+                    assert!(volume.status().committed_sequence > root);
+                    assert_eq!(volume.status().checkpoint_as_of, Some(3));
+                })
+                .await;
+            }
+            for _ in 0..2 {
+                let (volume, _) = host.open().await;
+                write(&volume, 4 * MAP_PIECE_BYTES, &[1; 4096]).await.expect("done");
+                assert_eq!(volume.close().await.expect("closed"), Closed::Clean);
+            }
+            expect_pieces_elsewhere(&host, &[1; 5]).await;
         }
-        volume.flush_remote().await.expect("in the store");
-        while volume.status().checkpoints_published == 0 {
-            tokio::time::sleep(ANSWER).await;
-        }
-        assert_eq!(volume.status().checkpoint_as_of, Some(3));
-        assert_eq!(volume.status().committed_sequence, 6, "its root came behind all of them");
-        gate.calm();
-        host.store.delete(&objects(&host).await[4]).await.expect("deleted");
-        volume.snapshot(&name("cut")).await.expect_err("something is lost");
-        drop(volume);
+    });
+}
+
+/// A host with a volume that stopped, as the store lost object 5: its root, which is returned, is as of object 3.
+async fn with_root_beyond_a_lost_object() -> (Host, u64) {
+    let (mut host, gate) = Host::new().await.with_gate();
+    host.checkpoint_every(3);
+    // So that the journal has all of it.
+    host.options.journal.segment_bytes = 2 << 20;
+    let (volume, _) = host.open().await;
+    volume.resize(5 * MAP_PIECE_BYTES).await.expect("resized");
+    gate.change(|plan| plan.latency = ANSWER..=ANSWER);
+    // Some objects are on their way when a checkpoint of three begins. Most of its root is what later ones keep.
+    for block in 0..5 * EXTENTS {
+        let at = block / EXTENTS * MAP_PIECE_BYTES + block % EXTENTS * 1024;
+        write(&volume, at, &[1; 512]).await.expect("done");
+    }
+    volume.flush_remote().await.expect("in the store");
+    while volume.status().checkpoints_published == 0 {
+        tokio::time::sleep(ANSWER).await;
+    }
+    assert_eq!(volume.status().checkpoint_as_of, Some(3));
+    let root = newest_manifest(&host).await.checkpoint.expect("published").sequence;
+    assert!(root > 5, "its root came behind the next two");
+    gate.calm();
+    host.store.delete(&objects(&host).await[4]).await.expect("deleted");
+    volume.snapshot(&name("cut")).await.expect_err("something is lost");
+    (host, root)
+}
+
+/// One object has more ranges than a status remembers.
+#[test]
+fn more_lost_ranges_than_are_remembered_are_mentioned() {
+    run(async {
+        let mut host = Host::new().await;
         host.checkpoint_every(1000);
         let (volume, _) = host.open().await;
-        volume.snapshot(&name("cut")).await.expect("taken");
-        while volume.status().pending_deletions > 0 {
-            tokio::time::sleep(ANSWER).await;
+        for extent in 0..EXTENTS {
+            write(&volume, extent * 1024, &[1; 512]).await.expect("done");
         }
-        assert_eq!(volume.close().await.expect("closed"), Closed::Clean);
-        drop(volume);
-        expect_pieces_elsewhere(&host, &[1; 5]).await;
+        // More than the journal keeps.
+        for block in 16..256 {
+            write(&volume, block * 4096, &[1; 4096]).await.expect("done");
+        }
+        volume.flush_remote().await.expect("in the store");
+        host.store.delete(&objects(&host).await[0]).await.expect("deleted");
+        volume.snapshot(&name("cut")).await.expect("it covers the loss");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let said = volume.status().read_failure.expect("something is lost");
+        assert!(said.contains(", and in more than 15 more ranges: the store lost "), "{said}");
+        write(&volume, 0, &vec![2; 65536]).await.expect("done");
+        assert_eq!(volume.status().read_failure, None);
+    });
+}
+
+/// A close that has nothing to write asks for the checkpoint as well, beside whoever finds that it is lost.
+#[test]
+fn a_close_whose_checkpoint_is_lost_makes_another_one() {
+    run(async {
+        for seconds in 0..24 {
+            let (host, gate) = Host::new().await.with_gate();
+            let (volume, root) = with_pieces(&host).await;
+            gate.change(|plan| plan.outage = true);
+            tokio::time::sleep(LEASE * 2).await;
+            host.open_store.delete(&root).await.expect("deleted");
+            gate.calm();
+            gate.change(|plan| plan.latency = ANSWER..=ANSWER);
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            assert_eq!(volume.close().await.expect("closed"), Closed::Clean, "after {seconds} s");
+            drop(volume);
+            expect_pieces_elsewhere(&host, &[1; 4]).await;
+        }
+    });
+}
+
+/// What another node that took the volume over deleted is not lost: nothing goes on here.
+#[test]
+fn an_owner_whose_checkpoint_was_replaced_does_not_go_on() {
+    run(async {
+        let (host, gate) = Host::new().await.with_gate();
+        let (volume, root) = with_pieces(&host).await;
+        gate.change(|plan| plan.outage = true);
+        tokio::time::sleep(LEASE * 2).await;
+        let (other, _) = host.other(7).try_open(|args| args.take_over = true).await.expect("taken");
+        other.close().await.expect("closed");
+        host.open_store.delete(&root).await.expect("deleted");
+        write(&volume, 0, &[3; 4096]).await.expect("nobody said anything yet");
+        gate.calm();
+        tokio::time::sleep(LEASE * 2).await;
+        let failure = volume.status().failure.expect("it stopped");
+        assert!(failure.contains("another writer"), "{failure}");
+        assert_eq!(volume.status().checkpoints_published, 1);
     });
 }

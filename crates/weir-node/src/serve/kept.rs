@@ -39,8 +39,9 @@ pub(crate) struct Kept {
 impl Kept {
     /// What would be lost with the host.
     pub(crate) fn at_risk(&self) -> AtRisk {
-        let bytes_are_least = self.is_unknown && !mutant("unknown_is_nothing_at_risk");
-        AtRisk { bytes_are_least, ..self.unsent.unwrap_or_default() }
+        let is_unknown = self.is_unknown && !mutant("unknown_is_nothing_at_risk");
+        let unknown = AtRisk { bytes_are_least: is_unknown, ..AtRisk::default() };
+        self.unsent.unwrap_or(unknown)
     }
 }
 
@@ -101,7 +102,8 @@ async fn all(core: &Core) -> Vec<Kept> {
 fn closing(core: &Core) -> Vec<Kept> {
     let closing = lock(&core.closing);
     let kept = closing.iter().map(|(name, one)| {
-        let unsent = Some(one.unsent.at_risk()).filter(|unsent| !unsent.is_nothing());
+        let is_some = |unsent: &AtRisk| !unsent.is_nothing() || unsent.bytes_are_least;
+        let unsent = Some(one.unsent.at_risk()).filter(is_some);
         let is_quiet = one.is_quiet();
         // What is at risk is what no store has: files and other servers are no stores of this process.
         let unsent = unsent.filter(|_| one.endpoint == EndpointKind::Log);

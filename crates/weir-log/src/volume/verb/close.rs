@@ -9,6 +9,7 @@ use weir_store::RetryPolicy;
 
 use crate::error::LogError;
 use crate::format::manifest::{ClosedRecord, Manifest, Takeover};
+use crate::own::chain;
 use crate::volume::LogVolume;
 use crate::volume::shared::{Shared, State};
 use crate::volume::task::commit;
@@ -278,27 +279,43 @@ impl LogVolume {
         };
         if !newest && shared.state.borrow().writes.pipeline.committed().0 > 0 {
             commit::begin_checkpoint(shared);
-            shared.settle().await?;
         }
+        loop {
+            shared.settle().await?;
+            self.publish_closed().await?;
+            // Where the store was found to have lost a part of the checkpoint, another one comes first.
+            if shared.state.borrow().lost.is_settled() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn publish_closed(&self) -> Result<(), DeviceError> {
+        let shared = &self.shared;
         let mut manifest = shared.manifest.lock().await;
-        let closed = ClosedRecord {
-            opening: shared.opening,
-            write: shared.state.borrow().writes.acked.write.0,
+        let (write, committed) = {
+            let writes = &shared.state.borrow().writes;
+            (writes.acked.write.0, writes.pipeline.committed())
+        };
+        let closed = ClosedRecord { opening: shared.opening, write };
+        let expected = shared.objects_to(manifest.current(), committed);
+        let lost = || match weir_device::mutant("close_asks_for_nothing") {
+            true => chain::nothing_lost(),
+            false => shared.what_is_lost(&expected),
         };
         let change = |m: &mut Manifest| {
             m.holder = None;
             m.closed = Some(closed);
         };
-        manifest.publish(&shared.env, &RetryPolicy::forever(), change).await?;
-        Ok(())
+        Ok(manifest.publish_unless(&lost, &shared.env, &RetryPolicy::forever(), change).await?)
     }
 }
 
 impl State {
     /// Whether nothing acknowledged is on its way to the store, and no checkpoint or snapshot is under way.
     pub(crate) fn is_settled(&self) -> bool {
-        let checkpoint = self.head.checkpoint.under_way || self.lost.wants_checkpoint();
-        self.all_committed() && !checkpoint && self.snapshots.are_taken()
+        let is_quiet = self.all_committed() && !self.head.checkpoint.under_way;
+        is_quiet && self.snapshots.are_taken() && self.lost.is_settled()
     }
 }
 

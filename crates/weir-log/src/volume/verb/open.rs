@@ -161,7 +161,7 @@ impl LogVolume {
         tracing::debug!(volume = %args.id, epoch = epoch.0, "epoch begun");
         // A size that grew is in the manifest before any object says so.
         let size = loaded.size.unwrap_or(0).max(current.size);
-        let found = loaded.void.drain(..).chain(loaded.dead.drain(..)).collect();
+        let found = loaded.take_void().into_iter().chain(loaded.dead.drain(..)).collect();
         let garbage = Garbage::new(&current, found);
         let mut state = state_of(args.id, loaded, size, current, args.options.batch.rpo);
         let released = replay(&mut state, &journal.recovered, &args.options, &mut report);

@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use weir_device::DeviceError;
-use weir_journal::Payload;
+use weir_journal::{JournalPos, Payload, Pin};
 use weir_pacer::Class;
 
 use crate::check::examine;
@@ -103,7 +103,8 @@ impl LogVolume {
         }
         compact::check(shared)?;
         let Plan { mut report, unreadable, rewrite, remove } = plan;
-        save(shared, find_lost(shared, &unreadable).await, &mut report).await?;
+        let found = in_journal(shared, &find_lost(shared, &unreadable).await);
+        report.saved_bytes = send_again(shared, found).await?;
         let lost = find_lost(shared, &unreadable).await;
         report.lost_ranges = lost.len() as u64;
         report.lost_bytes = lost.iter().map(|run| run.len).sum();
@@ -268,52 +269,48 @@ async fn zero_what_was_given_up(
     shared.upload_all().await
 }
 
-/// R3: puts what the journal still has of objects that are gone into others.
-pub(crate) async fn send_again(
-    shared: &Rc<Shared>,
-    gone: &BTreeSet<ObjectId>,
-) -> Result<(), DeviceError> {
-    if weir_device::mutant("lost_objects_are_not_sent_again") {
-        return Ok(());
-    }
-    let mut report = RepairReport::default();
-    let unreadable = gone.iter().map(|id| (*id, vec![(0, u64::MAX)])).collect();
-    save(shared, find_lost(shared, &unreadable).await, &mut report).await?;
-    if report.saved_bytes > 0 {
-        let bytes = report.saved_bytes;
-        tracing::warn!(volume = %shared.id, bytes, "what the store lost was sent again from the journal");
-    }
-    Ok(())
+/// A run of bytes that are lost in the store, and where the journal has them.
+pub(crate) struct InJournal {
+    run: Run,
+    position: JournalPos,
+    pin: Pin,
 }
 
-/// R3: puts what the journal still has of these runs into objects again.
-async fn save(
-    shared: &Rc<Shared>,
-    lost: Vec<Run>,
-    report: &mut RepairReport,
-) -> Result<(), DeviceError> {
+/// R3: what the journal still has of objects that are gone.
+pub(crate) async fn find_in_journal(shared: &Shared, gone: &BTreeSet<ObjectId>) -> Vec<InJournal> {
+    let unreadable = gone.iter().map(|id| (*id, vec![(0, u64::MAX)])).collect();
+    in_journal(shared, &find_lost(shared, &unreadable).await)
+}
+
+fn in_journal(shared: &Shared, lost: &[Run]) -> Vec<InJournal> {
     let mut found = Vec::new();
-    {
-        let state = shared.state.borrow();
-        for run in lost {
-            for there in state.writes.overlay.runs(run.offset, run.len) {
-                if let OverlayPlace::Journal(position) = there.place {
-                    let skipped =
-                        u32::try_from(there.offset - run.offset).expect("within an object");
-                    let (offset, len) = (there.offset, there.len);
-                    let payload_offset = run.payload_offset + skipped;
-                    let run = Run { offset, len, payload_offset, ..run };
-                    found.push((run, position, shared.journal.pin(position)));
-                }
+    let state = shared.state.borrow();
+    for run in lost {
+        for there in state.writes.overlay.runs(run.offset, run.len) {
+            if let OverlayPlace::Journal(position) = there.place {
+                let skipped = u32::try_from(there.offset - run.offset).expect("within an object");
+                let (offset, len) = (there.offset, there.len);
+                let payload_offset = run.payload_offset + skipped;
+                let run = Run { offset, len, payload_offset, ..*run };
+                found.push(InJournal { run, position, pin: shared.journal.pin(position) });
             }
         }
     }
+    found
+}
+
+/// R3: puts what the journal has into objects again; how many bytes that is.
+pub(crate) async fn send_again(
+    shared: &Rc<Shared>,
+    found: Vec<InJournal>,
+) -> Result<u64, DeviceError> {
     if found.is_empty() {
-        return Ok(());
+        return Ok(0);
     }
     shared.upload_all().await?;
+    let mut saved_bytes = 0;
     let (runs, places): (Vec<Run>, Vec<_>) =
-        found.into_iter().map(|(run, at, pin)| (run, (at, pin))).unzip();
+        found.into_iter().map(|InJournal { run, position, pin }| (run, (position, pin))).unzip();
     let mut places = places.into_iter();
     for runs in runs::cut(&runs, shared.options.batch.bytes) {
         let (mut saved, mut payload) = (Vec::new(), Vec::new());
@@ -323,7 +320,7 @@ async fn save(
             drop(pin);
             match read {
                 Ok(()) => {
-                    report.saved_bytes += run.len;
+                    saved_bytes += run.len;
                     saved.push(*run);
                     payload.push(Bytes::from(bytes));
                 }
@@ -334,7 +331,7 @@ async fn save(
         }
         commit(shared, runs::describe(&saved), payload).await?;
     }
-    Ok(())
+    Ok(saved_bytes)
 }
 
 /// R2: says of these runs that they are given up.
