@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use weir_device::ErrorKind;
 use weir_log::{Closed, LogVolume};
+use weir_store::Chance;
 
 use crate::damage::{ANSWER, expect_all_after, more_than_the_journal_keeps, newest_beyond};
 use crate::scale::MAP_PIECE_BYTES;
@@ -25,11 +26,12 @@ async fn write_pieces(volume: &LogVolume, pieces: impl IntoIterator<Item = u64>,
 }
 
 /// The next host finds these bytes in the pieces, without the journal.
-async fn expect_pieces_elsewhere(host: &Host, bytes: &[u8]) {
+async fn expect_pieces_elsewhere(host: &Host, bytes: &[u8]) -> Rc<LogVolume> {
     let (volume, _) = host.other(7).open().await;
     for (piece, byte) in (0..).zip(bytes) {
         expect_bytes(&volume, piece * MAP_PIECE_BYTES, &[*byte; 512]).await;
     }
+    volume
 }
 
 /// A volume with several pieces of the map, all of them in the root of its checkpoint, and the key of that.
@@ -90,6 +92,107 @@ fn a_checkpoint_refers_to_nothing_in_a_lost_one() {
             drop(volume);
             expect_pieces_elsewhere(&host, &[2, 1, 1, 1]).await;
         }
+    });
+}
+
+/// One is lost after the other, each once another checkpoint has taken the place of the one before.
+#[test]
+fn each_lost_checkpoint_is_replaced() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, mut root) = with_pieces(&host).await;
+        for round in 2..5 {
+            host.store.delete(&root).await.expect("deleted");
+            write_pieces(&volume, [0], round).await;
+            let taken = format!("cut-{round}");
+            volume.snapshot(&name(&taken)).await.expect("taken");
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            root = objects(&host).await.pop().expect("a root");
+        }
+        assert_eq!(volume.close().await.expect("closed"), Closed::Clean);
+        drop(volume);
+        expect_pieces_elsewhere(&host, &[4, 1, 1, 1]).await;
+    });
+}
+
+/// The same of the checkpoint that an opening begins with.
+#[test]
+fn a_lost_checkpoint_of_an_earlier_opening_is_replaced() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, root) = with_pieces(&host).await;
+        volume.close().await.expect("closed");
+        drop(volume);
+        let (volume, _) = host.open().await;
+        host.store.delete(&root).await.expect("deleted");
+        write_pieces(&volume, [0], 2).await;
+        assert_eq!(volume.close().await.expect("closed"), Closed::Clean);
+        drop(volume);
+        expect_pieces_elsewhere(&host, &[2, 1, 1, 1]).await;
+    });
+}
+
+/// A part of the checkpoint under way is lost before the manifest names it, and with it what the journal gave up.
+#[test]
+fn a_lost_part_of_the_checkpoint_under_way_is_written_anew() {
+    run(async {
+        let (mut host, gate) = Host::new().await.with_gate();
+        host.checkpoint_every(1000);
+        // Each piece of the map is an object of its own.
+        host.options.batch.bytes = 512;
+        let (volume, _) = host.open().await;
+        volume.resize(PIECES * MAP_PIECE_BYTES).await.expect("resized");
+        for block in 0..PIECES * EXTENTS {
+            let at = block % PIECES * MAP_PIECE_BYTES + block / PIECES * 1024;
+            write(&volume, at, &[1; 512]).await.expect("done");
+        }
+        volume.flush_remote().await.expect("in the store");
+        let stored = objects(&host).await;
+        // The last block of the first piece but one.
+        let at = (EXTENTS - 2) * 1024;
+        host.store.delete(&stored[stored.len() - 8]).await.expect("deleted");
+        for _ in 0..512 {
+            write(&volume, 0, &[1; 4096]).await.expect("done");
+        }
+        volume.flush_remote().await.expect("in the store");
+        let before = objects(&host).await.len();
+        gate.change(|plan| plan.latency = ANSWER..=ANSWER);
+        let cut = name("cut");
+        let is_lost = async {
+            let part = newest_beyond(before, &host).await;
+            host.open_store.delete(&part).await.expect("deleted");
+        };
+        let (taken, ()) = futures_util::join!(volume.snapshot(&cut), is_lost);
+        taken.expect("it covers the loss");
+        assert_eq!(volume.close().await.expect("closed"), Closed::Clean);
+        drop(volume);
+        let volume = expect_pieces_elsewhere(&host, &[1; 4]).await;
+        read(&volume, at, 512).await.expect_err("it is lost");
+    });
+}
+
+/// What the volume goes on without counts for what is lost after it: the next opening would end in front of it.
+#[test]
+fn a_second_loss_is_judged_with_the_first() {
+    run(async {
+        let (host, gate, volume) = more_than_the_journal_keeps(1000).await;
+        let stored = objects(&host).await;
+        host.open_store.delete(&stored[1]).await.expect("deleted");
+        gate.change(|plan| plan.latency = ANSWER..=ANSWER);
+        let cut = name("cut");
+        let second = async {
+            newest_beyond(stored.len() - 1, &host).await;
+            gate.change(|plan| plan.put.server_error = Chance::ALWAYS);
+            tokio::time::sleep(ANSWER * 6).await;
+            host.open_store.delete(&stored[31]).await.expect("deleted");
+            gate.change(|plan| plan.put.server_error = Chance::NEVER);
+        };
+        let (taken, ()) = futures_util::join!(volume.snapshot(&cut), second);
+        taken.expect("it covers both");
+        assert_eq!(volume.close().await.expect("closed"), Closed::Clean);
+        drop(volume);
+        let (volume, _) = host.other(7).open().await;
+        expect_bytes(&volume, 0, &[8; 32 * 4096]).await;
     });
 }
 
