@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
+use tokio::time::Instant;
 use weir_log::Takeover;
 
 /// The verbs that are under way, oldest first.
@@ -23,6 +24,8 @@ pub(crate) struct Active {
 pub(crate) struct Rule {
     pub(crate) auto: Cell<bool>,
     pub(crate) manual: Cell<bool>,
+    /// When it was settled that nobody has to be told to any more.
+    was_manual: Cell<Option<Instant>>,
 }
 
 impl Rule {
@@ -34,6 +37,9 @@ impl Rule {
     }
 
     pub(crate) fn settle(&self, takeover: Takeover) {
+        if self.manual.get() {
+            self.was_manual.set(Some(Instant::now()));
+        }
         self.auto.set(takeover == Takeover::Auto);
         self.manual.set(takeover == Takeover::Manual);
     }
@@ -43,8 +49,9 @@ impl Rule {
         self.auto.get()
     }
 
-    pub(crate) fn may_be_manual(&self) -> bool {
-        self.manual.get()
+    /// Whether it may have had to be told to at any moment since `start`.
+    pub(crate) fn was_manual_since(&self, start: Instant) -> bool {
+        self.manual.get() || self.was_manual.get().is_some_and(|last| last >= start)
     }
 
     pub(crate) fn is_auto(&self) -> bool {

@@ -34,8 +34,6 @@ pub(super) struct Attempt {
     pub(super) started: Instant,
     pub(super) take_over: bool,
     pub(super) discard_journal: bool,
-    /// By the rule as it was when this began.
-    may_be_held: bool,
     pub(super) options: VolumeOptions,
     lease: NodeLease,
     blocks: BlockStore,
@@ -56,7 +54,6 @@ impl Duo {
             started: Instant::now(),
             take_over: side.take_over.get(),
             discard_journal: side.discard_journal.get(),
-            may_be_held: self.world.rule.may_be_manual(),
             options: options.clone(),
             lease: process.lease.clone(),
             blocks: Arc::new(MemoryFrameCache::new(self.world.profile.volume_bytes / 3)).into(),
@@ -315,7 +312,7 @@ impl Duo {
                 world.note("refused: in use", [attempt.side as u64, 0, 0]);
             }
             LogError::Held { .. }
-                if !attempt.take_over && (attempt.may_be_held || world.rule.may_be_manual()) =>
+                if !attempt.take_over && world.rule.was_manual_since(attempt.started) =>
             {
                 world.note("refused: not closed", [attempt.side as u64, 0, 0]);
                 if self.percent(85) {

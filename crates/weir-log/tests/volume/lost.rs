@@ -200,18 +200,25 @@ fn a_second_loss_is_judged_with_the_first() {
 #[test]
 fn a_store_that_lost_a_checkpoint_while_it_was_away_gets_another_one() {
     run(async {
-        let (host, gate) = Host::new().await.with_gate();
-        let (volume, root) = with_pieces(&host).await;
-        gate.change(|plan| plan.outage = true);
-        tokio::time::sleep(LEASE * 2).await;
-        host.open_store.delete(&root).await.expect("deleted");
-        gate.calm();
-        tokio::time::sleep(LEASE * 2).await;
-        assert_eq!(volume.status().failure, None);
-        assert!(volume.status().lease_held);
-        assert_eq!(volume.close().await.expect("closed"), Closed::Clean);
-        drop(volume);
-        expect_pieces_elsewhere(&host, &[1; 4]).await;
+        for is_loaded in [false, true] {
+            let (host, gate) = Host::new().await.with_gate();
+            let (mut volume, root) = with_pieces(&host).await;
+            if is_loaded {
+                volume.close().await.expect("closed");
+                drop(volume);
+                (volume, _) = host.open().await;
+            }
+            gate.change(|plan| plan.outage = true);
+            tokio::time::sleep(LEASE * 2).await;
+            host.open_store.delete(&root).await.expect("deleted");
+            gate.calm();
+            tokio::time::sleep(LEASE * 2).await;
+            assert_eq!(volume.status().failure, None);
+            assert!(volume.status().lease_held);
+            assert_eq!(volume.close().await.expect("closed"), Closed::Clean);
+            drop(volume);
+            expect_pieces_elsewhere(&host, &[1; 4]).await;
+        }
     });
 }
 
