@@ -124,6 +124,30 @@ fn reads_of_parts_leave_of_a_failed_read_what_is_lost() {
     });
 }
 
+/// A read that fails in another object is another one, though it lies within a range that failed before.
+#[test]
+fn a_failed_read_in_another_object_is_not_the_one_before() {
+    run(async {
+        let mut host = Host::new().await;
+        let volume = with_lost_blocks(&mut host, 1).await;
+        assert!(read(&volume, 0, 8192).await.is_err());
+        write(&volume, 0, &[1; 4096]).await.unwrap();
+        volume.flush_remote().await.unwrap();
+        host.faults.hide(&objects(&host).await.pop().unwrap());
+        // More than journal and memory keep.
+        for block in 16..256 {
+            write(&volume, block * 4096, &[1; 4096]).await.unwrap();
+        }
+        volume.flush_remote().await.unwrap();
+        assert!(read(&volume, 0, 4096).await.is_err());
+        let noted = || volume.status().read_failure;
+        write(&volume, 4096, &[1; 4096]).await.unwrap();
+        assert!(noted().unwrap().contains("the 4096 bytes at 0: "), "{:?}", noted());
+        write(&volume, 0, &[1; 4096]).await.unwrap();
+        assert_eq!(noted(), None);
+    });
+}
+
 #[test]
 fn more_failed_reads_than_are_kept_are_mentioned() {
     run(async {

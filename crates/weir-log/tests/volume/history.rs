@@ -243,3 +243,26 @@ fn while_the_store_cannot_be_reached_nothing_is_told() {
         }
     });
 }
+
+/// Buffers come from a pool, with what was read before in them.
+#[test]
+fn holes_of_a_snapshot_are_zeroes_whatever_was_read_before() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        write(&volume, 4096, &[1; 4096]).await.expect("written");
+        write(&volume, 65536, &[2; 8192]).await.expect("written");
+        volume.snapshot(&name("cut")).await.expect("taken");
+        let view = view(&host, "cut").await;
+        for _ in 0..4 {
+            let mut bytes = [0xee; 16384];
+            // A hole before and behind what was written, each time in one read.
+            view.read(65536 - 4096, &mut bytes).await.expect("read");
+            assert_eq!(bytes[4096..12288], [2; 8192]);
+            view.read(0, &mut bytes).await.expect("read");
+            assert_eq!(bytes[..4096], [0; 4096]);
+            assert_eq!(bytes[4096..8192], [1; 4096]);
+            assert_eq!(bytes[8192..], [0; 8192]);
+        }
+    });
+}
