@@ -7,6 +7,7 @@ use std::time::Duration;
 use weir_device::{DeviceExt, ErrorKind};
 use weir_log::format::frame::Compression;
 use weir_log::{Closed, LogVolume, SnapshotSpace, Takeover, catalog, snapshot_space};
+use weir_store::Chance;
 
 use crate::support::{
     Host, SIZE, discard, expect_bytes, expect_whole, fill, name, object_key, pattern, run, show,
@@ -316,5 +317,32 @@ fn a_write_that_is_on_its_way_is_in_a_snapshot_whole_or_not_at_all() {
             assert_eq!(other.map(|at| (at, shown[at])), None, "round {round} shows {first}");
             assert!(first == round || first + 1 == round, "round {round} shows {first}");
         }
+    });
+}
+
+/// A snapshot and the published checkpoint are the same one, and another one is on its way when the snapshot goes.
+#[test]
+fn a_snapshot_takes_no_checkpoint_with_it_that_is_published() {
+    run(async {
+        let (host, gate) = Host::new().await.with_gate();
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[1; 4096]).await.expect("written");
+            volume.snapshot(&name("first")).await.expect("taken");
+            write(&volume, 0, &[2; 4096]).await.expect("written");
+            volume.flush_remote().await.expect("stored");
+            // The next root is sent, and never stored.
+            gate.change(|plan| {
+                (plan.late_put, plan.lost_of) = (Chance::ALWAYS, "/log/");
+                plan.late_put_delay = Duration::from_secs(1 << 20)..=Duration::from_secs(1 << 20);
+            });
+            let second = name("second");
+            let taken = tokio::time::timeout(Duration::from_secs(5), volume.snapshot(&second));
+            taken.await.expect_err("its root does not come into the store");
+            volume.delete_snapshot(&name("first")).await.expect("deleted");
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        })
+        .await;
+        let (volume, _) = host.open().await;
+        expect_bytes(&volume, 0, &[2; 4096]).await;
     });
 }
