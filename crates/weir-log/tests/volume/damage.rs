@@ -642,21 +642,29 @@ fn what_a_store_lost_behind_a_checkpoint_comes_from_the_journal() {
     });
 }
 
+/// A volume of 32 objects of eight blocks, more than the journal keeps, that goes on without some of them.
+pub(crate) async fn without(lost: &[usize]) -> (Host, Rc<LogVolume>) {
+    let mut host = Host::new().await;
+    host.checkpoint_every(1000);
+    let (volume, _) = host.open().await;
+    for block in 0..256 {
+        write(&volume, block * 4096, &[1; 4096]).await.expect("done");
+    }
+    volume.flush_remote().await.expect("in the store");
+    let stored = objects(&host).await;
+    for object in lost {
+        host.store.delete(&stored[*object]).await.expect("deleted");
+    }
+    volume.snapshot(&name("cut")).await.expect("it covers the loss");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    (host, volume)
+}
+
 /// What is lost while the volume goes on is in its status before anybody reads it, until it is written anew.
 #[test]
 fn the_status_names_what_the_store_lost() {
     run(async {
-        let mut host = Host::new().await;
-        host.checkpoint_every(1000);
-        let (volume, _) = host.open().await;
-        // More than the journal keeps, eight blocks an object.
-        for block in 0..256 {
-            write(&volume, block * 4096, &[1; 4096]).await.expect("done");
-        }
-        volume.flush_remote().await.expect("in the store");
-        host.store.delete(&objects(&host).await[1]).await.expect("deleted");
-        volume.snapshot(&name("cut")).await.expect("it covers the loss");
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        let (_host, volume) = without(&[1]).await;
         let said = volume.status().read_failure.expect("something is lost");
         assert!(said.contains("reads fail in the 32768 bytes at 32768: "), "{said}");
         assert!(said.contains("the store lost "), "{said}");

@@ -8,7 +8,9 @@ use weir_device::ErrorKind;
 use weir_log::{Closed, LogVolume};
 use weir_store::Chance;
 
-use crate::damage::{ANSWER, expect_all_after, more_than_the_journal_keeps, newest_beyond};
+use crate::damage::{
+    ANSWER, expect_all_after, more_than_the_journal_keeps, newest_beyond, without,
+};
 use crate::scale::MAP_PIECE_BYTES;
 use crate::support::{Host, LEASE, expect_bytes, name, newest_manifest, objects, read, run, write};
 
@@ -48,20 +50,7 @@ async fn with_pieces(host: &Host) -> (Rc<LogVolume>, String) {
 #[test]
 fn what_the_journal_has_of_lost_objects_is_sent_again() {
     run(async {
-        let mut host = Host::new().await;
-        host.checkpoint_every(1000);
-        let (volume, _) = host.open().await;
-        // More than the journal keeps, eight blocks an object.
-        for block in 0..256 {
-            write(&volume, block * 4096, &[1; 4096]).await.expect("done");
-        }
-        volume.flush_remote().await.expect("in the store");
-        let stored = objects(&host).await;
-        for key in [&stored[1], &stored[31]] {
-            host.store.delete(key).await.expect("deleted");
-        }
-        volume.snapshot(&name("cut")).await.expect("it covers the loss");
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        let (host, volume) = without(&[1, 31]).await;
         let said = volume.status().read_failure.expect("something is lost");
         assert!(said.contains("reads fail in the 32768 bytes at 32768: "), "{said}");
         assert_eq!(volume.close().await.expect("closed"), Closed::Clean);
