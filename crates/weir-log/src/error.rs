@@ -199,7 +199,8 @@ pub enum LogError {
     /// The store lacks objects that the journal was already allowed to forget.
     #[error(
         "volume {volume}: the store holds the log up to {committed}, but the journal begins with write {first_kept}: \
-         objects are missing from {store}; restore them, or pass --accept-loss to go on without their writes"
+         objects are missing from {store}, the first of them {missing}; restore them, or pass --accept-loss to go on \
+         without their writes{}", also_behind(*behind)
     )]
     ObjectsMissing {
         /// The volume.
@@ -208,6 +209,10 @@ pub enum LogError {
         committed: String,
         /// First write that the journal holds, or would.
         first_kept: u64,
+        /// Key of the first that is missing, but for its epoch.
+        missing: String,
+        /// Objects behind it that the store has. They are no part of a prefix, and go as well.
+        behind: u64,
         /// URL of the store.
         store: String,
     },
@@ -306,6 +311,15 @@ pub enum LogError {
     /// The worker threads went away in the middle of the work.
     #[error("the node is shutting down")]
     ShuttingDown,
+}
+
+/// What goes with missing objects whose loss is accepted.
+fn also_behind(objects: u64) -> String {
+    match objects {
+        0 => String::new(),
+        1 => " and without the object behind it, which the store has".to_owned(),
+        more => format!(" and without the {more} objects behind it, which the store has"),
+    }
 }
 
 impl LogError {

@@ -304,22 +304,29 @@ fn a_sector_of_the_journal_that_cannot_be_read_is_given_up_by_the_next_opening_o
 #[test]
 fn objects_missing_from_the_store_are_noticed() {
     run(async {
-        let mut host = Host::new().await;
-        host.checkpoint_every(1000);
-        host.in_killed_process(|volume| async move {
-            for round in 0..3 {
-                fill(&volume, round).await;
+        for count in [1, usize::MAX] {
+            let mut host = Host::new().await;
+            host.checkpoint_every(1000);
+            host.in_killed_process(|volume| async move {
+                for round in 0..3 {
+                    fill(&volume, round).await;
+                }
+            })
+            .await;
+            let stored = objects(&host).await;
+            for key in stored.iter().skip(3).take(count) {
+                host.store.delete(key).await.unwrap();
             }
-        })
-        .await;
-        for key in objects(&host).await.iter().skip(3) {
-            host.store.delete(key).await.unwrap();
+            let refused = host.try_open(|_| {}).await.unwrap_err();
+            assert!(matches!(refused, LogError::ObjectsMissing { .. }), "{refused}");
+            let text = refused.to_string();
+            assert!(text.contains("/log/0000000000000004-*; "), "{text}");
+            let behind = format!("without the {} objects behind it", stored.len() - 4);
+            assert_eq!(text.contains(&behind), count == 1, "{text}");
+            let (volume, _) = host.try_open(|args| args.accept_loss = true).await.unwrap();
+            let flushed = volume.flush_remote().await;
+            flushed.expect("what the journal held is in the store");
         }
-        let refused = host.try_open(|_| {}).await.unwrap_err();
-        assert!(matches!(refused, LogError::ObjectsMissing { .. }), "{refused}");
-        let (volume, _) = host.try_open(|args| args.accept_loss = true).await.unwrap();
-        let flushed = volume.flush_remote().await;
-        flushed.expect("what the journal held is in the store");
     });
 }
 

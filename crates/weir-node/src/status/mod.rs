@@ -636,6 +636,11 @@ mod tests {
         let expected = AtRisk { bytes: 4156, blocks: 12, oldest_age_ms: Some(900), ..known };
         assert_eq!(sum, expected);
         let replayed = AtRisk::from(VolumeStatus { unsent_age_is_least: true, ..log() });
+        let nothing = VolumeStatus { unsent_bytes: 0, acked_write: 0, committed_write: 0, ..log() };
+        let failed =
+            VolumeStatus { failure: Some("it was set back".to_owned()), ..nothing.clone() };
+        assert!(!AtRisk::from(nothing).bytes_are_least);
+        assert!(AtRisk::from(failed).bytes_are_least, "its store may lack anything");
         assert!([sum, replayed, sum].into_iter().sum::<AtRisk>().age_is_least);
         let slow = VolumeStatus { object_wait_ms: Some(16_000), ..log() };
         let (health, reasons) = judge(&slow);

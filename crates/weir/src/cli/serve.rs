@@ -61,7 +61,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "COUNT", env = "WEIR_SHARDS", hide_env_values = true)]
     #[arg(value_parser = shards)]
     pub(crate) shards: Option<usize>,
-    /// Open volumes whose journal is damaged or whose objects are missing, without what is lost
+    /// Open volumes whose journal is damaged or whose objects are missing, without what is lost and what is behind it
     #[arg(help_heading = "Recovery: what may be given up")]
     #[arg(long, env = "WEIR_ACCEPT_LOSS", hide_env_values = true)]
     pub(crate) accept_loss: bool,

@@ -45,7 +45,7 @@ pub(crate) struct Up {
     #[arg(help_heading = "Serving")]
     #[arg(long, env = "WEIR_READ_ONLY", hide_env_values = true)]
     pub(crate) read_only: bool,
-    /// Open a volume whose journal is damaged or whose objects are missing, without what is lost
+    /// Open a volume whose journal is damaged or whose objects are missing, without what is lost and what is behind it
     #[arg(help_heading = "Recovery: what may be given up")]
     #[arg(long, env = "WEIR_ACCEPT_LOSS", hide_env_values = true)]
     pub(crate) accept_loss: bool,

@@ -20,7 +20,7 @@ use crate::collect::Collector;
 use crate::collect::garbage::Garbage;
 use crate::error::LogError;
 use crate::format::manifest::{CheckpointRef, Manifest, VolumeState};
-use crate::ids::WriteMark;
+use crate::ids::{ObjectId, WriteMark};
 use crate::limits::{LEASE_PATIENCE, OPENINGS_FENCED_MAX};
 use crate::map::head::Head;
 use crate::map::load::{self, Loaded};
@@ -323,10 +323,14 @@ fn check_nothing_forgotten(
 }
 
 fn objects_missing(args: &OpenArgs, loaded: &Loaded, first_kept: u64) -> LogError {
+    let missing = loaded.committed_seq.next();
+    let behind = loaded.void.iter().filter(|id| id.seq > missing).count() as u64;
     LogError::ObjectsMissing {
         volume: args.id,
         committed: loaded.committed.to_string(),
         first_kept,
+        missing: format!("{}{:016x}-*", ObjectId::prefix(args.id), missing.0),
+        behind,
         store: args.store.url().to_owned(),
     }
 }
