@@ -565,8 +565,8 @@ impl NodeError {
             ),
             Self::OtherStore { served, .. } => Some(format!(
                 "a data directory has one of them open at a time: use another --data-dir, or end that process with \
-                 SIGTERM first; if both are one store, name it as {served}; if you did, another directory has taken its \
-                 place since: bring back the one that was there"
+                 SIGTERM first; if both are one store, name it as {served}; if you did, another directory has taken \
+                 its place since: bring back the one that was there"
             )),
             Self::OtherVolume { .. } => {
                 Some("the name was given to another volume meanwhile: try again".to_owned())
