@@ -31,12 +31,12 @@ async fn write_pieces(volume: &LogVolume, pieces: impl IntoIterator<Item = u64>,
 async fn expect_pieces_elsewhere(host: &Host, bytes: &[u8]) -> Rc<LogVolume> {
     let (volume, _) = host.other(7).open().await;
     for (piece, byte) in (0..).zip(bytes) {
-        expect_bytes(&volume, piece * MAP_PIECE_BYTES, &[*byte; 512]).await;
+        expect_bytes(&volume, piece * MAP_PIECE_BYTES, &[*byte; 128]).await;
     }
     volume
 }
 
-/// Fills the first 32 KiB of so many pieces of the map, or every other KiB of 64, so that it has many extents.
+/// Writes 32 KiB to each of so many pieces of the map, in so many extents that begin a KiB apart.
 async fn write_extents(volume: &LogVolume, pieces: u64, extents: u64) {
     let bytes = vec![1; usize::try_from(32768 / extents).expect("small")];
     for extent in 0..pieces * extents {
@@ -50,7 +50,7 @@ async fn write_extents(volume: &LogVolume, pieces: u64, extents: u64) {
 async fn with_pieces(host: &Host) -> (Rc<LogVolume>, String) {
     let (volume, _) = host.open().await;
     volume.resize(PIECES * MAP_PIECE_BYTES).await.expect("resized");
-    write_extents(&volume, PIECES, EXTENTS).await;
+    write_extents(&volume, PIECES, 4 * EXTENTS).await;
     volume.snapshot(&name("first")).await.expect("taken");
     let root = objects(host).await.pop().expect("a root");
     (volume, root)
