@@ -35,16 +35,17 @@ impl Home {
         name: &VolumeName,
     ) -> Result<(), NodeError> {
         let own = serving.is_some_and(|core| core.is_named_elsewhere(name));
-        let processes = self.processes().await.unwrap_or_default();
-        let is_served = processes.iter().any(|process| process.without_store(name).is_some());
-        let is_named = own || processes.iter().any(|process| process.names_elsewhere(name));
-        let reason = match (is_served, is_named) {
-            _ if mutant("name_of_two_volumes_taken") => return Ok(()),
-            (true, _) => SERVED,
-            (false, true) if !mutant("name_in_settings_taken") => NAMED,
-            (false, _) => return Ok(()),
-        };
-        Err(NodeError::InMemory { name: name.to_string(), reason })
+        check_not_taken(name, own, &self.processes().await.unwrap_or_default())
+    }
+
+    /// The same for a volume that this process is about to make and serve. `is_named`: its own settings give the name
+    /// to a volume in no store.
+    pub(crate) async fn refuse_taken_by_others(
+        &self,
+        is_named: bool,
+        name: &VolumeName,
+    ) -> Result<(), NodeError> {
+        check_not_taken(name, is_named, &self.other_processes().await.unwrap_or_default())
     }
 
     /// As [`Home::holder`], but an error where another volume is served here under the name that is in no store.
@@ -75,4 +76,21 @@ impl Home {
             false => Ok(()),
         }
     }
+}
+
+/// Refuses a name that one of these processes has for a volume in no store, or this one's settings.
+fn check_not_taken(
+    name: &VolumeName,
+    is_named: bool,
+    processes: &[Process],
+) -> Result<(), NodeError> {
+    let is_served = processes.iter().any(|process| process.without_store(name).is_some());
+    let is_named = is_named || processes.iter().any(|process| process.names_elsewhere(name));
+    let reason = match (is_served, is_named) {
+        _ if mutant("name_of_two_volumes_taken") => return Ok(()),
+        (true, _) => SERVED,
+        (false, true) if !mutant("name_in_settings_taken") => NAMED,
+        (false, _) => return Ok(()),
+    };
+    Err(NodeError::InMemory { name: name.to_string(), reason })
 }

@@ -128,17 +128,25 @@ pub(crate) fn holder_among(
 impl Home {
     /// The processes that serve volumes from this data directory.
     pub(crate) async fn processes(&self) -> Result<Vec<Process>, NodeError> {
-        self.processes_of(ProcessId(None)).await
+        self.processes_that(|_| true).await
     }
 
-    /// Those of them that may be `this` one: all of them where it is not known.
-    async fn processes_of(&self, this: ProcessId) -> Result<Vec<Process>, NodeError> {
+    /// The same without this one, which answers itself only once its start is over.
+    pub(crate) async fn other_processes(&self) -> Result<Vec<Process>, NodeError> {
+        self.processes_that(|process| process != ProcessId::own()).await
+    }
+
+    /// Those of them that are wanted by their numbers.
+    async fn processes_that(
+        &self,
+        is_wanted: impl Fn(ProcessId) -> bool,
+    ) -> Result<Vec<Process>, NodeError> {
+        let is_wanted = &is_wanted;
         let mut asked = Vec::new();
         for (path, volume) in self.data.api_sockets()? {
             asked.push(async move {
                 let Some(mut client) = Client::connect(&path).await? else { return Ok(None) };
-                let known = client.process().0.zip(this.0);
-                if known.is_some_and(|(process, this)| process != this) {
+                if !is_wanted(client.process()) {
                     return Ok(None);
                 }
                 let status = client.status().await;
@@ -231,7 +239,10 @@ impl Home {
             NodeError::Held { process, .. } => *process,
             _ => ProcessId(None),
         };
-        let processes = match self.processes_of(holder).await {
+        let may_be = |process: ProcessId| {
+            process.0.zip(holder.0).is_none_or(|(process, holder)| process == holder)
+        };
+        let processes = match self.processes_that(may_be).await {
             Ok(processes) => processes,
             Err(unknown) => {
                 tracing::debug!(%unknown, "the processes of this data directory cannot be asked");

@@ -313,9 +313,9 @@ async fn open(
     let (ready, mut started) = oneshot::channel();
     let (stop, stopped) = oneshot::channel();
     let (home, store) = (core.home.clone(), core.store.clone());
-    let replica = spec.replica.clone();
+    let (replica, is_named_elsewhere) = (spec.replica.clone(), core.is_named_elsewhere(&name));
     let (tls, sessions) = (core.tls.clone(), core.sessions.clone());
-    let ends = host::Ends { ready, waits, stop: stopped, tls, sessions };
+    let ends = host::Ends { ready, waits, stop: stopped, tls, sessions, is_named_elsewhere };
     let mut ended = core.node.submit(shard, {
         let spec = spec.clone();
         move |context| host::host(context, home, store, spec, ends)

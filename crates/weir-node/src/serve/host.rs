@@ -76,6 +76,8 @@ pub(crate) struct Ends {
     pub(crate) tls: Option<Tls>,
     /// Where the sessions go that stay when the program is replaced.
     pub(crate) sessions: Sessions,
+    /// Whether the settings give the name to a volume in no store.
+    pub(crate) is_named_elsewhere: bool,
 }
 
 /// Opens a volume and serves those who are handed off to it until it is told to stop.
@@ -86,8 +88,9 @@ pub(crate) async fn host(
     spec: VolumeSpec,
     ends: Ends,
 ) -> Result<Stopped, NodeError> {
-    let Ends { mut ready, waits, stop, tls, sessions } = ends;
-    let opening = open(&context, &home, store.as_ref(), &spec, (waits, tls));
+    let Ends { mut ready, waits, stop, tls, sessions, is_named_elsewhere } = ends;
+    let asked = (waits, tls, is_named_elsewhere);
+    let opening = open(&context, &home, store.as_ref(), &spec, asked);
     let opened = tokio::select! {
         biased;
         // The receiver is gone only if the process stops. Nothing was acknowledged, and an opening can be ended
@@ -161,10 +164,12 @@ async fn open(
     home: &Home,
     store: Option<&Store>,
     spec: &VolumeSpec,
-    (waits, tls): (Option<oneshot::Sender<String>>, Option<Tls>),
+    (waits, tls, is_named): (Option<oneshot::Sender<String>>, Option<Tls>, bool),
 ) -> Result<Opened, NodeError> {
     match (store, &spec.endpoint) {
-        (Some(store), EndpointKind::Log) => open_log(context, home, store, spec, waits).await,
+        (Some(store), EndpointKind::Log) => {
+            open_log(context, home, store, spec, (waits, is_named)).await
+        }
         (None, EndpointKind::Log) => Err(NodeError::NoStoreHere { name: spec.name.to_string() }),
         (_, EndpointKind::Remote(remote)) => open_remote(context, spec, remote, tls).await,
         (_, EndpointKind::File(file)) => open_file(context, spec, file).await,
@@ -244,10 +249,10 @@ async fn open_log(
     home: &Home,
     store: &Store,
     spec: &VolumeSpec,
-    waits: Option<oneshot::Sender<String>>,
+    (waits, is_named): (Option<oneshot::Sender<String>>, bool),
 ) -> Result<Opened, NodeError> {
     let name = &spec.name;
-    let (id, created) = find_or_create(context, home, store, spec).await?;
+    let (id, created) = find_or_create(context, home, store, spec, is_named).await?;
     let settings = spec.options.clone();
     let read_deadline = settings.read_deadline;
     let waits = Cell::new(waits);
@@ -320,11 +325,12 @@ async fn find_or_create(
     home: &Home,
     store: &Store,
     spec: &VolumeSpec,
+    is_named: bool,
 ) -> Result<(VolumeId, bool), NodeError> {
     match (catalog::find(store, &context.env, &spec.name).await, spec.size) {
         (Ok(id), _) => Ok((id, false)),
         (Err(LogError::NoSuchVolume { .. }), Some(size)) => {
-            home.refuse_taken(None, &spec.name).await?;
+            home.refuse_taken_by_others(is_named, &spec.name).await?;
             known_stores::check_not_emptied(context, home, store).await?;
             known_stores::check_not_lost(context, home, store, &spec.name).await?;
             check_room(home, spec.options.journal.segment_bytes)?;
