@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::LocalSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use weir_device::{DeviceError, DeviceExt, Env, ErrorKind, SharedBuf, VolumeId};
 use weir_disk::DiskError;
 use weir_disk::sim::{SimDisk, SimDiskOptions};
@@ -65,6 +65,7 @@ pub(crate) async fn run(life: Rc<Life>, env: Env, mut dice: Dice) {
         }
         let place = dice.percent(50).then(|| (life.lease.clone(), life.blocks.clone()));
         let beside = place.is_some();
+        let started = Instant::now();
         let mut opened = open(&world, &env, &mut dice, clone, place.clone()).await;
         // Requests that a close did not wait for keep it locked until they end.
         for _ in 0..LOCKED_TRIES_MAX {
@@ -93,14 +94,14 @@ pub(crate) async fn run(life: Rc<Life>, env: Env, mut dice: Dice) {
             }
             Err(error) => {
                 tracing::info!(%error, "a clone cannot be opened");
-                judge_opening(&world, clone, &error);
+                judge_opening(&world, clone, started, &error);
             }
         }
     }
 }
 
 /// A clone did not open: was there a reason?
-fn judge_opening(world: &World, clone: &Shared, error: &LogError) {
+fn judge_opening(world: &World, clone: &Shared, started: Instant, error: &LogError) {
     let (made, deleting) = (clone.borrow().made, clone.borrow().deleting);
     match error {
         LogError::NoSuchVolume { .. } if !made => {
@@ -109,6 +110,7 @@ fn judge_opening(world: &World, clone: &Shared, error: &LogError) {
         LogError::NoSuchVolume { .. } | LogError::Deleted { .. } if deleting => {}
         LogError::InUse { .. } if world.has_late_puts() => {}
         _ if world.excuses_store(error.kind()) => {}
+        _ if world.excuses_healed(started, error.kind()) => {}
         _ => {
             let name = &clone.borrow().name;
             world.violate(format!("clone {name} did not open without a reason: {error}"));
