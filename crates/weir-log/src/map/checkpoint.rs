@@ -44,10 +44,10 @@ impl References {
         self.pages.insert((kind, page.number), page);
     }
 
-    /// The objects that the references are in.
-    pub(crate) fn objects(&self) -> BTreeSet<(ObjectSeq, Epoch)> {
+    /// The objects that the references and their root are in.
+    pub(crate) fn objects_with(&self, root: ObjectId) -> BTreeSet<(ObjectSeq, Epoch)> {
         let all = self.pieces.values().chain(self.pages.values());
-        all.map(|piece| (piece.seq, piece.epoch)).collect()
+        all.map(|piece| (piece.seq, piece.epoch)).chain([(root.seq, root.epoch)]).collect()
     }
 
     /// Bytes referenced per checkpoint object.
@@ -374,8 +374,7 @@ impl CheckpointState {
         });
         self.objects.insert((id.seq, id.epoch), chunk.payload.len() as u64);
         if root.is_some() {
-            let mut needed = self.references.objects();
-            needed.insert((id.seq, id.epoch));
+            let needed = self.references.objects_with(id);
             let gone = self.objects.keys().filter(|object| !needed.contains(object));
             self.superseded.extend(gone);
             self.objects.retain(|object, _| needed.contains(object));

@@ -200,8 +200,7 @@ impl<'a> Loader<'a> {
 
     /// The objects that what was followed is in, and its root.
     fn objects_with(&self, root: ObjectId) -> impl Iterator<Item = ObjectId> + use<> {
-        let mut objects = self.references.objects();
-        objects.insert((root.seq, root.epoch));
+        let objects = self.references.objects_with(root);
         let stream = self.volume;
         objects.into_iter().map(move |(seq, epoch)| ObjectId { stream, seq, epoch })
     }
@@ -422,8 +421,7 @@ pub(crate) async fn checkpoint(
     let dead = objects.table.free_dead();
     tracing::debug!(%volume, extents = objects.map.extents(), "map loaded");
     let references = std::mem::take(&mut loader.references);
-    let mut names = references.objects();
-    names.insert((id.seq, id.epoch));
+    let names = references.objects_with(id);
     let bytes = |seq: &ObjectSeq| loader.payloads.get(seq).map_or(0, Payload::len);
     let checkpoint_objects = names.into_iter().map(|name| (name, bytes(&name.0))).collect();
     Ok(Loaded {

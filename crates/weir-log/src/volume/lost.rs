@@ -20,9 +20,12 @@ use futures_util::future::LocalBoxFuture;
 use weir_device::{DeviceError, ErrorKind};
 use weir_store::{RetryPolicy, StoreError};
 
+use crate::error::LogError;
 use crate::format::manifest::{HexId, Manifest};
 use crate::ids::{ObjectId, ObjectSeq};
 use crate::map::load::objects_after;
+use crate::own::chain;
+use crate::own::manifests::ManifestWriter;
 use crate::read::failed::RANGES_MAX;
 use crate::read::{Source, resolve};
 use crate::volume::reads::note_failed;
@@ -34,15 +37,32 @@ use crate::volume::verb::repair::{self, InJournal};
 const CHECKPOINT_PAUSE: Duration = Duration::from_secs(5);
 
 /// What a version of the manifest stands on in the store.
-pub(crate) struct Expected {
+struct Expected {
     /// Whose lease the version before it names.
     node: Option<HexId>,
     objects: BTreeSet<ObjectId>,
 }
 
 impl Shared {
+    /// Publishes a version after which the next opening reads the objects up to `through`, unless they are lost.
+    /// `is_asked`: whether that is looked at, which only a deliberate bug leaves out.
+    pub(crate) async fn publish_unless_lost(
+        self: &Rc<Self>,
+        manifest: &mut ManifestWriter,
+        through: ObjectSeq,
+        is_asked: bool,
+        change: impl FnOnce(&mut Manifest),
+    ) -> Result<(), LogError> {
+        let expected = self.objects_to(manifest.current(), through);
+        let lost = || match is_asked {
+            true => self.what_is_lost(&expected),
+            false => chain::nothing_lost(),
+        };
+        manifest.publish_unless(&lost, &self.env, &RetryPolicy::forever(), change).await
+    }
+
     /// What the store has of the volume from the checkpoint of `manifest` on to `through`: the next opening reads it.
-    pub(crate) fn objects_to(&self, manifest: &Manifest, through: ObjectSeq) -> Expected {
+    fn objects_to(&self, manifest: &Manifest, through: ObjectSeq) -> Expected {
         let first = manifest.checkpoint.map_or(0, |checkpoint| checkpoint.as_of) + 1;
         let id = |seq| {
             let epoch = manifest.owner_of(seq)?;
@@ -55,7 +75,7 @@ impl Shared {
     /// Looks for lost objects. L1: what shows that the volume has to stop. A store was set back, or is another copy
     /// that lags behind, where it lacks objects and the newest renewal of the lease; or where the lease is not held, so
     /// that it may have been away.
-    pub(crate) fn what_is_lost<'a>(
+    fn what_is_lost<'a>(
         self: &'a Rc<Self>,
         expected: &'a Expected,
     ) -> LocalBoxFuture<'a, Result<Option<String>, StoreError>> {
@@ -168,8 +188,7 @@ async fn make_checkpoints(shared: Rc<Shared>) {
             head.checkpoint.wanted = true;
         }
         shared.stored.notify_one();
-        let is_over = shared
-            .wait_for(|state| (shared.stopped.get() || state.failure.is_some()).then_some(()));
+        let is_over = shared.wait_in_background(|_| None::<Result<(), DeviceError>>);
         if tokio::time::timeout(CHECKPOINT_PAUSE, is_over).await.is_ok() {
             return;
         }

@@ -171,10 +171,8 @@ async fn confirm(shared: &Rc<Shared>, run: Run) {
     let confirmed = async {
         let mut manifest = shared.manifest.lock().await;
         let committed = shared.state.borrow().writes.pipeline.committed();
-        let expected = shared.objects_to(manifest.current(), committed);
-        let lost = || shared.what_is_lost(&expected);
-        manifest
-            .publish_unless(&lost, &shared.env, &RetryPolicy::forever(), |m| {
+        shared
+            .publish_unless_lost(&mut manifest, committed, true, |m| {
                 if let Some(holder) = &mut m.holder {
                     holder.node = run.identity.node;
                     holder.incarnation = run.identity.incarnation;

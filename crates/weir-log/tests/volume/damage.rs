@@ -521,6 +521,23 @@ async fn checkpoint_over_missing(has_data: bool) {
     expect_all_after(volume, &host, &[1, 2]).await;
 }
 
+/// Takes a snapshot, of whose checkpoint the store loses the first object as soon as it has that.
+pub(crate) async fn snapshot_that_loses_an_object(
+    volume: &LogVolume,
+    host: &Host,
+    gate: &Faults,
+) -> Result<(), DeviceError> {
+    let before = objects(host).await.len();
+    gate.change(|plan| plan.latency = ANSWER..=ANSWER);
+    let cut = name("cut");
+    let is_lost = async {
+        let object = newest_beyond(before, host).await;
+        host.open_store.delete(&object).await.expect("deleted");
+    };
+    let (taken, ()) = futures_util::join!(volume.snapshot(&cut), is_lost);
+    taken.map(|_| ())
+}
+
 /// The store loses the root of a checkpoint before the manifest names it. The next opening could not read the volume if
 /// the manifest did.
 #[test]
@@ -530,14 +547,7 @@ fn a_checkpoint_that_is_gone_before_the_manifest_names_it_is_not_published() {
         let (volume, _) = host.open().await;
         write(&volume, 0, &[1; 4096]).await.expect("done");
         volume.flush_remote().await.expect("in the store");
-        let before = objects(&host).await.len();
-        gate.change(|plan| plan.latency = ANSWER..=ANSWER);
-        let cut = name("cut");
-        let is_lost = async {
-            let root = newest_beyond(before, &host).await;
-            host.open_store.delete(&root).await.expect("deleted");
-        };
-        let (taken, ()) = futures_util::join!(volume.snapshot(&cut), is_lost);
+        let taken = snapshot_that_loses_an_object(&volume, &host, &gate).await;
         let error = taken.expect_err("it is not there");
         assert!(error.to_string().contains("was emptied or set back"), "{error}");
         gate.calm();

@@ -9,7 +9,8 @@ use weir_log::{Closed, LogVolume};
 use weir_store::Chance;
 
 use crate::damage::{
-    ANSWER, expect_all_after, more_than_the_journal_keeps, newest_beyond, without,
+    ANSWER, expect_all_after, more_than_the_journal_keeps, newest_beyond,
+    snapshot_that_loses_an_object, without,
 };
 use crate::scale::MAP_PIECE_BYTES;
 use crate::support::{Host, LEASE, expect_bytes, name, newest_manifest, objects, read, run, write};
@@ -159,14 +160,7 @@ fn a_lost_part_of_the_checkpoint_under_way_is_written_anew() {
             write(&volume, 0, &[1; 4096]).await.expect("done");
         }
         volume.flush_remote().await.expect("in the store");
-        let before = objects(&host).await.len();
-        gate.change(|plan| plan.latency = ANSWER..=ANSWER);
-        let cut = name("cut");
-        let is_lost = async {
-            let part = newest_beyond(before, &host).await;
-            host.open_store.delete(&part).await.expect("deleted");
-        };
-        let (taken, ()) = futures_util::join!(volume.snapshot(&cut), is_lost);
+        let taken = snapshot_that_loses_an_object(&volume, &host, &gate).await;
         taken.expect("it covers the loss");
         assert_eq!(volume.close().await.expect("closed"), Closed::Clean);
         drop(volume);

@@ -5,14 +5,11 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weir_store::RetryPolicy;
-
 use crate::format::manifest::CheckpointRef;
 use crate::format::object::{ObjectHeader, ObjectKind};
 use crate::ids::{ObjectId, ObjectSeq};
 use crate::map::objects::ApplyCursor;
 use crate::map::table::Dead;
-use crate::own::chain;
 use crate::volume::shared::{Shared, State};
 
 /// The committer task of a volume.
@@ -137,8 +134,6 @@ pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
         if shared.state.borrow().failure.is_some() {
             return;
         }
-        // The next opening does not look at what the checkpoint covers, so that is asked for before.
-        let expected = shared.objects_to(manifest.current(), ObjectSeq(checkpoint.sequence));
         let (snapshots, garbage, size) = {
             let mut state = shared.state.borrow_mut();
             let snapshots = state.snapshots_of(checkpoint);
@@ -152,12 +147,10 @@ pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
         if weir_device::mutant("delete_before_listed") {
             shared.delete_keys(garbage.iter().map(ObjectId::key).collect());
         }
-        let lost = || match weir_device::mutant("checkpoint_in_store_set_back") {
-            true => chain::nothing_lost(),
-            false => shared.what_is_lost(&expected),
-        };
-        let published = manifest
-            .publish_unless(&lost, &shared.env, &RetryPolicy::forever(), |m| {
+        // The next opening does not look at what the checkpoint covers, so that is asked for before.
+        let is_asked = !weir_device::mutant("checkpoint_in_store_set_back");
+        let published = shared
+            .publish_unless_lost(&mut manifest, ObjectSeq(checkpoint.sequence), is_asked, |m| {
                 m.checkpoint = Some(checkpoint);
                 m.size = size;
                 m.snapshots.extend(snapshots);

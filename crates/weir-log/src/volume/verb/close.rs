@@ -5,11 +5,9 @@ use std::time::Duration;
 use serde::Serialize;
 use weir_device::{DeviceError, with_causes};
 use weir_journal::ManifestSeen;
-use weir_store::RetryPolicy;
 
 use crate::error::LogError;
 use crate::format::manifest::{ClosedRecord, Manifest, Takeover};
-use crate::own::chain;
 use crate::volume::LogVolume;
 use crate::volume::shared::{Shared, State};
 use crate::volume::task::commit;
@@ -298,16 +296,12 @@ impl LogVolume {
             (writes.acked.write.0, writes.pipeline.committed())
         };
         let closed = ClosedRecord { opening: shared.opening, write };
-        let expected = shared.objects_to(manifest.current(), committed);
-        let lost = || match weir_device::mutant("close_asks_for_nothing") {
-            true => chain::nothing_lost(),
-            false => shared.what_is_lost(&expected),
-        };
+        let is_asked = !weir_device::mutant("close_asks_for_nothing");
         let change = |m: &mut Manifest| {
             m.holder = None;
             m.closed = Some(closed);
         };
-        Ok(manifest.publish_unless(&lost, &shared.env, &RetryPolicy::forever(), change).await?)
+        Ok(shared.publish_unless_lost(&mut manifest, committed, is_asked, change).await?)
     }
 }
 
