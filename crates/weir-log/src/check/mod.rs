@@ -612,8 +612,7 @@ fn find_gap(
     loaded: &Loaded,
     wrong: &mut BTreeMap<ObjectId, Wrong>,
 ) -> Option<Awaited> {
-    let missing = loaded.committed_seq.next();
-    let behind = loaded.void.iter().filter(|o| o.seq > missing);
+    let (missing, behind) = loaded.gap();
     let ours = behind.filter(|o| manifest.owner_of(o.seq) == Some(o.epoch)).count();
     let epoch = manifest.owner_of(missing).filter(|_| ours > 0)?;
     let object = ObjectId { stream: VolumeId(manifest.volume.0), seq: missing, epoch };

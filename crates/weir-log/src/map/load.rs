@@ -64,6 +64,13 @@ impl Loaded {
         }
     }
 
+    /// The first sequence behind the prefix, and the objects behind that: it is on its way, or missing, where there are
+    /// any.
+    pub(crate) fn gap(&self) -> (ObjectSeq, impl Iterator<Item = &ObjectId>) {
+        let first = self.committed_seq.next();
+        (first, self.void.iter().filter(move |id| id.seq > first))
+    }
+
     /// What is void, but for what the checkpoint is in: that goes once there is another one.
     pub(crate) fn take_void(&mut self) -> Vec<ObjectId> {
         let Self { void, checkpoint, .. } = self;

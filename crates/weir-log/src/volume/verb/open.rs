@@ -323,14 +323,13 @@ fn check_nothing_forgotten(
 }
 
 fn objects_missing(args: &OpenArgs, loaded: &Loaded, first_kept: u64) -> LogError {
-    let missing = loaded.committed_seq.next();
-    let behind = loaded.void.iter().filter(|id| id.seq > missing).count() as u64;
+    let (missing, behind) = loaded.gap();
     LogError::ObjectsMissing {
         volume: args.id,
         committed: loaded.committed.to_string(),
         first_kept,
         missing: format!("{}{:016x}-*", ObjectId::prefix(args.id), missing.0),
-        behind,
+        behind: behind.count() as u64,
         store: args.store.url().to_owned(),
     }
 }
