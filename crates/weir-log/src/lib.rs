@@ -30,13 +30,14 @@ mod write;
 
 pub use check::opens::{Obstacle, Reopening, obstacle_to_opening};
 pub use check::space::{SnapshotSpace, snapshot_space};
-pub use check::{Awaited, CheckOptions, CheckReport, CheckStep, Damage, GIVEN_UP, check};
+pub use check::{CheckOptions, CheckReport, CheckStep, Damage, GIVEN_UP, check};
 pub use error::LogError;
 pub use format::blocks::BlockRange;
 pub use format::frame::Compression;
 pub use format::manifest::{Encryption, SnapshotRecord, Takeover, VolumeState};
 pub use ids::{ObjectId, ObjectSeq, WriteMark};
 pub use keys::{FixedKeys, KeyError, KeySource, Keys, WrappingKeys};
+pub use map::load::Awaited;
 pub use options::{CheckpointLimits, CollectLimits, CollectPolicy, MapLimits, VolumeOptions};
 pub use own::chain::Retention;
 pub use own::lease::{LeaseSettings, LeaseStatus, NodeLease};

@@ -24,7 +24,7 @@ use crate::format::object::ObjectHeader;
 use crate::ids::{ObjectId, ObjectSeq};
 use crate::keys::{KeyError, Keys};
 use crate::limits::{DAMAGED_ATTEMPTS_MAX, FRAME_BYTES};
-use crate::map::load::{self, Loaded};
+use crate::map::load::{self, Awaited, Loaded};
 use crate::map::objects::{ObjectMap, ObjectPlace};
 use crate::options::MapLimits;
 use crate::own::manifests;
@@ -75,7 +75,7 @@ pub struct CheckReport {
     pub pending_objects: u64,
     /// Objects that nothing needs and nobody will delete: a late PUT of the store brought them back, for one.
     pub orphans: Vec<ObjectId>,
-    /// In the log of a volume that is open somewhere: the first object that is not there though later ones are.
+    /// In the log of a volume that was not closed: the first object that is not there though later ones are.
     pub awaited: Option<Awaited>,
     /// Why the key of an encrypted volume was not at hand. Then checksums are all that was checked, no bytes of the
     /// volume can be named for what is damaged, and objects that nothing needs are not told from those that are missed.
@@ -84,15 +84,6 @@ pub struct CheckReport {
     pub incomplete: Option<&'static str>,
     /// What is damaged or missing; nothing when the volume is whole.
     pub damage: Vec<Damage>,
-}
-
-/// An object that is on its way to the store, or missing: who has the volume open knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Awaited {
-    /// The object.
-    pub object: ObjectId,
-    /// Objects of the log that come after it.
-    pub behind: u64,
 }
 
 /// One thing that is damaged or missing.
@@ -612,14 +603,12 @@ fn find_gap(
     loaded: &Loaded,
     wrong: &mut BTreeMap<ObjectId, Wrong>,
 ) -> Option<Awaited> {
-    let (missing, behind) = loaded.gap();
-    let ours = behind.filter(|o| manifest.owner_of(o.seq) == Some(o.epoch)).count();
-    let epoch = manifest.owner_of(missing).filter(|_| ours > 0)?;
-    let object = ObjectId { stream: VolumeId(manifest.volume.0), seq: missing, epoch };
+    let awaited = loaded.awaited(manifest)?;
     if manifest.holder.is_some() {
-        return Some(Awaited { object, behind: ours as u64 });
+        return Some(awaited);
     }
-    let problem = format!("it is missing, and {ours} objects of the log come after it");
+    let Awaited { object, behind } = awaited;
+    let problem = format!("it is missing, and {behind} objects of the log come after it");
     wrong.entry(object).or_insert_with(|| Wrong::whole(problem));
     None
 }

@@ -44,6 +44,16 @@ pub(crate) struct Loaded {
     pub(crate) dead: Vec<ObjectId>,
 }
 
+/// An object that the log lacks though it has later ones: it is on its way to the store, or missing. Who has the
+/// volume open knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Awaited {
+    /// The object.
+    pub object: ObjectId,
+    /// Objects of the log that come after it.
+    pub behind: u64,
+}
+
 impl Loaded {
     /// Whether the map, or the checkpoint that it was loaded from, is in this object or points at it.
     pub(crate) fn needs(&self, object: &ObjectId) -> bool {
@@ -69,6 +79,15 @@ impl Loaded {
     pub(crate) fn gap(&self) -> (ObjectSeq, impl Iterator<Item = &ObjectId>) {
         let first = self.committed_seq.next();
         (first, self.void.iter().filter(move |id| id.seq > first))
+    }
+
+    /// The object that the log of the openings in this manifest lacks though it has later ones, if there is one.
+    pub(crate) fn awaited(&self, manifest: &Manifest) -> Option<Awaited> {
+        let (seq, behind) = self.gap();
+        let behind = behind.filter(|id| manifest.owner_of(id.seq) == Some(id.epoch)).count() as u64;
+        let epoch = manifest.owner_of(seq).filter(|_| behind > 0)?;
+        let stream = VolumeId(manifest.volume.0);
+        Some(Awaited { object: ObjectId { stream, seq, epoch }, behind })
     }
 
     /// What is void, but for what the checkpoint is in: that goes once there is another one.

@@ -608,6 +608,8 @@ fn an_object_of_another_opening_is_void_though_its_epoch_is_right() {
         }
         let (volume, report) = host.open().await;
         assert_eq!((report.void_objects, report.replayed_writes), (2, 1));
+        // What is behind is in the journal.
+        assert_eq!(report.given_up_from, None);
         expect_bytes(&volume, 0, &[1; 4096]).await;
         expect_bytes(&volume, 8192, &[2; 4096]).await;
         volume.close().await.unwrap();

@@ -8,7 +8,7 @@ use weir_log::{LogError, catalog};
 use weir_store::{Chance, Fault};
 
 use crate::support::{
-    Host, LEASE, expect_bytes, expect_whole, fill, name, pattern, read, run, stored, write,
+    Host, LEASE, expect_bytes, expect_whole, fill, name, objects, pattern, read, run, stored, write,
 };
 
 /// How long every answer of a slow store takes.
@@ -112,6 +112,36 @@ fn an_object_of_the_first_host_that_lands_after_the_takeover_is_deleted_by_the_n
         volume.close().await.unwrap();
         drop(volume);
         expect_whole(&other).await;
+    });
+}
+
+/// Nobody can tell from the store alone whether an object was on its way when its holder ended, or is lost. So what is
+/// given up behind it is said.
+#[test]
+fn a_takeover_says_what_it_gives_up_behind_a_missing_object() {
+    run(async {
+        let mut host = Host::new().await;
+        host.checkpoint_every(1000);
+        host.in_killed_process(|volume| async move {
+            for number in 0..4 {
+                write(&volume, number * 4096, &[1; 4096]).await.unwrap();
+                volume.flush_remote().await.unwrap();
+            }
+        })
+        .await;
+        let lost = objects(&host).await.swap_remove(1);
+        host.store.delete(&lost).await.expect("deleted");
+        let other = host.other(5);
+        let (volume, report) = other.try_open(|args| args.take_over = true).await.unwrap();
+        let said = report.given_up_from.map(|from| (from.object.key(), from.behind));
+        assert_eq!(said, Some((lost, 2)));
+        expect_bytes(&volume, 0, &[1; 4096]).await;
+        expect_bytes(&volume, 4096, &[0; 3 * 4096]).await;
+        volume.close().await.unwrap();
+        drop(volume);
+        // It was said once, of what is gone by now.
+        let (_volume, report) = other.open().await;
+        assert_eq!(report.given_up_from, None);
     });
 }
 

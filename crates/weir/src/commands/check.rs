@@ -379,6 +379,7 @@ fn describe(name: &VolumeName, report: &CheckReport) -> String {
     let verdict = match (report.damage.len(), &report.incomplete) {
         (0, Some(reason)) => format!("nothing is damaged, but it is not whole: {reason}"),
         (0, None) if report.without_key.is_some() => "every checksum is right".to_owned(),
+        (0, None) if report.awaited.is_some() => "what is there of it is whole".to_owned(),
         (0, None) => "it is whole".to_owned(),
         (1, _) => "one thing is damaged".to_owned(),
         (count, _) => format!("{count} things are damaged"),
@@ -403,6 +404,16 @@ fn describe(name: &VolumeName, report: &CheckReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_volume_that_may_lack_an_object_is_not_called_whole() {
+        let name = VolumeName::new("demo").expect("a name");
+        let awaited = CheckReport { awaited: Some("log/2-1".to_owned()), ..CheckReport::default() };
+        let said = describe(&name, &awaited);
+        assert!(said.contains("log/2-1: on its way, or missing"), "{said}");
+        assert!(said.contains("; what is there of it is whole"), "{said}");
+        assert!(describe(&name, &CheckReport::default()).contains("; it is whole"));
+    }
 
     #[test]
     fn a_check_that_takes_long_says_so_before_it_begins() {

@@ -23,7 +23,7 @@ use crate::format::manifest::{CheckpointRef, Manifest, VolumeState};
 use crate::ids::{ObjectId, WriteMark};
 use crate::limits::{LEASE_PATIENCE, OPENINGS_FENCED_MAX};
 use crate::map::head::Head;
-use crate::map::load::{self, Loaded};
+use crate::map::load::{self, Awaited, Loaded};
 use crate::options::VolumeOptions;
 use crate::own::lease::{LeaseHold, Run};
 use crate::own::lost::Lost;
@@ -62,6 +62,9 @@ pub struct OpenReport {
     pub poisoned_ranges: u64,
     /// Objects beyond the prefix.
     pub void_objects: u64,
+    /// The object that the prefix ends in front of, where no journal was replayed and the store has later ones: what
+    /// was written from it on is given up. It was on its way when the last holder ended, or the store lost it.
+    pub given_up_from: Option<Awaited>,
     /// Whether a new journal was made (the first opening, a takeover, or a lost disk).
     pub new_journal: bool,
 }
@@ -142,6 +145,9 @@ impl LogVolume {
             check_nothing_forgotten(&args, view, &store, &loaded)?;
         }
         let mut report = report_of(epoch, &loaded, journal.is_new);
+        if !matches!(decision, Decision::Replay(_)) {
+            report.given_up_from = given_up_behind_a_gap(&loaded, &current);
+        }
         if weir_device::mutant("delete_before_publication") {
             for id in &loaded.void {
                 args.store.delete(&id.key()).await?;
@@ -206,6 +212,19 @@ fn report_of(epoch: Epoch, loaded: &Loaded, new_journal: bool) -> OpenReport {
         new_journal,
         ..OpenReport::default()
     }
+}
+
+/// Without the journal that had them the objects behind a missing one are no part of the volume any more, though they
+/// are in the store: a loss that the store may be to blame for is not left unsaid.
+fn given_up_behind_a_gap(loaded: &Loaded, manifest: &Manifest) -> Option<Awaited> {
+    let awaited = loaded.awaited(manifest)?;
+    let Awaited { object, behind } = awaited;
+    tracing::warn!(
+        missing = %object, behind,
+        "the volume goes on in front of an object that is not in the store, and gives up those behind it: it was on \
+         its way when the last holder ended, or the store lost it"
+    );
+    Some(awaited)
 }
 
 fn check_state(args: &OpenArgs, manifest: &Manifest) -> Result<(), LogError> {

@@ -24,7 +24,7 @@ pub struct CheckReport {
     /// Their keys in the store.
     #[serde(default)]
     pub orphan_keys: Vec<String>,
-    /// In the log of a volume that is open somewhere: the key of the first object that is not there though later ones
+    /// In the log of a volume that was not closed: the key of the first object that is not there though later ones
     /// are. It is on its way, or missing.
     #[serde(default)]
     pub awaited: Option<String>,
