@@ -574,6 +574,12 @@ pub(crate) async fn more_than_the_journal_keeps(
     let (mut host, gate) = Host::new().await.with_gate();
     host.checkpoint_every(checkpoint_every);
     let (volume, _) = host.open().await;
+    fill_more_than_the_journal_keeps(Rc::clone(&volume)).await;
+    (host, gate, volume)
+}
+
+/// Writes over 32 blocks eight times, and has all of it stored.
+pub(crate) async fn fill_more_than_the_journal_keeps(volume: Rc<LogVolume>) {
     for round in 1..=8 {
         // More than a segment of the journal each.
         for block in 0..32 {
@@ -581,7 +587,6 @@ pub(crate) async fn more_than_the_journal_keeps(
         }
         volume.flush_remote().await.expect("in the store");
     }
-    (host, gate, volume)
 }
 
 /// Whatever the journal holds: while the lease was not held, the store may have been away, and be another one now.

@@ -7,7 +7,8 @@ use tokio::task::LocalSet;
 use weir_device::ErrorKind;
 use weir_log::{DamagedWrite, LogError, Salvage, SalvageArgs, Takeover, catalog};
 
-use crate::support::{Host, discard, expect_bytes, flush, name, read, run, write};
+use crate::damage::fill_more_than_the_journal_keeps;
+use crate::support::{Host, discard, expect_bytes, flush, name, objects, read, run, write};
 
 /// How long every answer of a slow store takes.
 pub(crate) const ANSWER: Duration = Duration::from_millis(100);
@@ -65,6 +66,7 @@ fn a_salvage_is_the_prefix_that_was_taken_and_what_the_journal_holds() {
             let salvage = Salvage::find(&args_of(&host)).await.expect("it is all there");
             let report = salvage.report();
             assert_eq!((report.blocks, report.bytes, report.damaged_bytes), (4, 9316, 0));
+            assert_eq!(report.missing_writes, 0);
             let (store, env, new) = (&host.store, &host.env, name("saved"));
             let from = (&name("demo"), salvage.snapshot());
             let id = catalog::create_incomplete_clone(store, env, from, &new, Takeover::Manual);
@@ -93,6 +95,36 @@ fn a_salvage_is_the_prefix_that_was_taken_and_what_the_journal_holds() {
             let nothing = Salvage::find(&args_of(&host)).await.unwrap_err();
             assert!(matches!(nothing, LogError::NothingToSalvage { .. }), "{nothing}");
         }
+    });
+}
+
+/// The journal gave up what the store had, and the store lost some of it since: what the journal still holds does not
+/// follow what the taker found.
+#[test]
+fn what_the_store_lost_between_snapshot_and_journal_is_not_left_out_silently() {
+    run(async {
+        let mut host = Host::new().await;
+        host.checkpoint_every(1000);
+        host.in_killed_process(fill_more_than_the_journal_keeps).await;
+        let lost = objects(&host).await.swap_remove(1);
+        host.store.delete(&lost).await.expect("deleted");
+        let other = host.other(5);
+        let (volume, report) = other.try_open(|args| args.take_over = true).await.unwrap();
+        assert!(report.given_up_from.is_some_and(|from| from.object.key() == lost), "{report:?}");
+        volume.close().await.unwrap();
+        drop(volume);
+
+        let salvage = Salvage::find(&args_of(&host)).await.expect("there is something");
+        let found = salvage.report();
+        // Eight writes of a block are in the first object.
+        let missing = 8 * 32 - 8 - found.blocks;
+        assert!(missing > 0, "{found:?}");
+        assert_eq!(found.missing_writes, missing);
+        let refused = salvage.check_whole().unwrap_err().to_string();
+        assert!(refused.contains(&format!("{missing} writes are neither in")), "{refused}");
+        drop(salvage);
+        let args = SalvageArgs { accept_loss: true, ..args_of(&host) };
+        Salvage::find(&args).await.unwrap().check_whole().expect("it was accepted");
     });
 }
 
@@ -135,13 +167,13 @@ fn what_is_damaged_in_the_journal_fails_in_the_salvaged_volume_and_shows_nothing
 
         let mut args = args_of(&host);
         let refused = async |args: &SalvageArgs| match Salvage::find(args).await {
-            Ok(salvage) => salvage.check_damage().unwrap_err().to_string(),
+            Ok(salvage) => salvage.check_whole().unwrap_err().to_string(),
             Err(error) => error.to_string(),
         };
         assert!(refused(&args).await.contains("damaged"), "{}", refused(&args).await);
         args.accept_loss = true;
         let salvage = Salvage::find(&args).await.expect("accepted");
-        salvage.check_damage().expect("accepted");
+        salvage.check_whole().expect("accepted");
         let damaged = vec![DamagedWrite { offset: 4096, bytes: 4096 }];
         assert_eq!(salvage.report().damaged, damaged);
         let from = (&name("demo"), salvage.snapshot());

@@ -158,7 +158,7 @@ async fn salvage(
     };
     let found = salvage.report();
     let Some(new) = &wish.new else { return Ok(Salvaged { found, volume: None }) };
-    salvage.check_damage()?;
+    salvage.check_whole()?;
     let from = (&wish.name, salvage.snapshot());
     let id = new_or_begun(&store, env, from, (new, wish.takeover)).await?;
     let consent = Consent { incomplete: true, ..Consent::default() };

@@ -75,7 +75,7 @@ pub(crate) struct SalvageCommand {
     /// Only say what there is
     #[arg(long, env = "WEIR_DRY_RUN", hide_env_values = true)]
     pub(crate) dry_run: bool,
-    /// Leave out what is damaged in the journal
+    /// Leave out what is damaged in the journal, and what the store lost before that
     #[arg(long)]
     pub(crate) accept_loss: bool,
     /// What happens when the lease of the node that holds the new volume runs out

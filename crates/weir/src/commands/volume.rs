@@ -122,6 +122,10 @@ async fn salvage(node: &Node, home: Home, asked: SalvageCommand) -> Result<(), F
         0 => String::new(),
         damaged => format!(", {} of it damaged", human(damaged)),
     };
+    let missing = match found.missing_writes {
+        0 => String::new(),
+        missing => format!("; {missing} writes before them are in neither: the store lost them"),
+    };
     let made = match &salvaged.volume {
         Some(shown) => format!(
             "\n{} has them; once it is what it should be, weir up {name} --discard-journal gives up the journal",
@@ -129,7 +133,7 @@ async fn salvage(node: &Node, home: Home, asked: SalvageCommand) -> Result<(), F
         ),
         None => String::new(),
     };
-    output::print(&format!("{holds}{damaged}{made}\n{}", damaged_writes(found)))
+    output::print(&format!("{holds}{damaged}{missing}{made}\n{}", damaged_writes(found)))
 }
 
 /// Lines of a report that name what is damaged.

@@ -37,7 +37,7 @@ use crate::recover::args::{LOCK_FILE, OpenArgs};
 use crate::recover::begin::{self, Begun};
 use crate::recover::evidence::{Consent, Decision, JournalView, StoreView};
 use crate::recover::judge;
-use crate::recover::local::{Local, LocalJournal};
+use crate::recover::local::{Local, LocalJournal, first_kept};
 use crate::recover::salvage;
 use crate::snapshot::snapshots::Snapshots;
 use crate::volume::LogVolume;
@@ -62,8 +62,8 @@ pub struct OpenReport {
     pub poisoned_ranges: u64,
     /// Objects beyond the prefix.
     pub void_objects: u64,
-    /// The object that the prefix ends in front of, where no journal was replayed and the store has later ones: what
-    /// was written from it on is given up. It was on its way when the last holder ended, or the store lost it.
+    /// The object that the prefix ends in front of though the store has later ones, where no journal is known to have
+    /// what they hold: that is given up. The object was on its way when the last opening ended, or the store lost it.
     pub given_up_from: Option<Awaited>,
     /// Whether a new journal was made (the first opening, a takeover, or a lost disk).
     pub new_journal: bool,
@@ -145,8 +145,10 @@ impl LogVolume {
             check_nothing_forgotten(&args, view, &store, &loaded)?;
         }
         let mut report = report_of(epoch, &loaded, journal.is_new);
-        if !matches!(decision, Decision::Replay(_)) {
-            report.given_up_from = given_up_behind_a_gap(&loaded, &current);
+        // A journal that is replayed because somebody agreed to a loss may end before what is behind the gap.
+        let has_all = !args.accept_loss && !args.adopt_journal;
+        if !(has_all && matches!(decision, Decision::Replay(_))) {
+            report.given_up_from = given_up_behind_a_gap(&args, &loaded, &current);
         }
         if weir_device::mutant("delete_before_publication") {
             for id in &loaded.void {
@@ -216,13 +218,13 @@ fn report_of(epoch: Epoch, loaded: &Loaded, new_journal: bool) -> OpenReport {
 
 /// Without the journal that had them the objects behind a missing one are no part of the volume any more, though they
 /// are in the store: a loss that the store may be to blame for is not left unsaid.
-fn given_up_behind_a_gap(loaded: &Loaded, manifest: &Manifest) -> Option<Awaited> {
+fn given_up_behind_a_gap(args: &OpenArgs, loaded: &Loaded, manifest: &Manifest) -> Option<Awaited> {
     let awaited = loaded.awaited(manifest)?;
     let Awaited { object, behind } = awaited;
     tracing::warn!(
-        missing = %object, behind,
-        "the volume goes on in front of an object that is not in the store, and gives up those behind it: it was on \
-         its way when the last holder ended, or the store lost it"
+        volume = %args.id, missing = %object, behind,
+        "the opening goes on in front of an object that is not in the store, and gives up those behind it, but for \
+         what the journal has: it was on its way when the last opening ended, or the store lost it"
     );
     Some(awaited)
 }
@@ -309,10 +311,7 @@ fn check_nothing_missing(
         return Ok(());
     }
     let sent = loaded.committed.write.0;
-    let first_kept = match journal.recovered.pieces.first() {
-        Some(first) => first.piece.write.0,
-        None => journal.recovered.journal.status().last_write.0 + 1,
-    };
+    let first_kept = first_kept(&journal.recovered).0;
     if first_kept <= sent + 1 {
         return Ok(());
     }

@@ -16,7 +16,7 @@ use crate::keys::Keys;
 use crate::options::VolumeOptions;
 use crate::own::manifests;
 use crate::recover::args::LOCK_FILE;
-use crate::recover::local::Local;
+use crate::recover::local::{Local, first_kept};
 use crate::recover::salvage::{is_of, mark_of};
 use crate::volume::LogVolume;
 use crate::volume::shared::Shared;
@@ -111,7 +111,10 @@ pub struct SalvageReport {
     pub blocks: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// Of them, what is damaged in the journal.
+    /// Writes between the two, which neither holds: the journal had given them up, and the store lost them since. The
+    /// new volume shows what was there before them, but for what the journal holds.
+    pub missing_writes: u64,
+    /// Of the bytes, what is damaged in the journal.
     pub damaged_bytes: u64,
     /// Where that lies on the volume, in the order of the writes. Reads of the new volume fail there, where no later
     /// write covers it.
@@ -201,6 +204,13 @@ impl Salvage {
         self.recovered.pieces.iter().filter(move |found| mark_of(found) > after)
     }
 
+    /// G3 holds as long as the store keeps what it took: the journal had forgotten nothing that the snapshot lacks.
+    fn missing_writes(&self) -> u64 {
+        let held = WriteMark::from(self.record.after_write).write;
+        let missing = first_kept(&self.recovered).0.saturating_sub(held.next().0);
+        if weir_device::mutant("salvage_over_missing_writes") { 0 } else { missing }
+    }
+
     /// What there is to salvage.
     #[must_use]
     pub fn report(&self) -> SalvageReport {
@@ -218,22 +228,29 @@ impl Salvage {
             snapshot: self.snapshot.to_string(),
             blocks: self.pieces().count() as u64,
             bytes: self.pieces().map(|found| found.piece.len).sum(),
+            missing_writes: self.missing_writes(),
             damaged_bytes: damaged.iter().map(|lost| lost.bytes).sum(),
             damaged,
         }
     }
 
     /// # Errors
-    /// [`LogError::NothingToSalvage`] where a part of it is damaged and that was not accepted.
-    pub fn check_damage(&self) -> Result<(), LogError> {
-        let damaged = self.report().damaged_bytes;
-        if damaged == 0 || self.accept_loss {
-            return Ok(());
-        }
-        let why = format!(
-            "{damaged} bytes of it are damaged in the journal; --accept-loss makes a volume of which they cannot be \
-             read"
-        );
+    /// [`LogError::NothingToSalvage`] where a part of it is damaged or missing and that was not accepted.
+    pub fn check_whole(&self) -> Result<(), LogError> {
+        let SalvageReport { damaged_bytes, missing_writes, .. } = self.report();
+        let why = match (damaged_bytes, missing_writes) {
+            _ if self.accept_loss => return Ok(()),
+            (0, 0) => return Ok(()),
+            (damaged, 0) => format!(
+                "{damaged} bytes of it are damaged in the journal; --accept-loss makes a volume of which they cannot \
+                 be read"
+            ),
+            (_, missing) => format!(
+                "{missing} writes are neither in the snapshot {} nor in the journal, as the store lost the objects \
+                 that had them; --accept-loss makes a volume without them, which is no state that the volume ever had",
+                self.snapshot
+            ),
+        };
         Err(LogError::NothingToSalvage { volume: self.recovered.identity.volume, why })
     }
 
