@@ -145,11 +145,7 @@ impl LogVolume {
             check_nothing_forgotten(&args, view, &store, &loaded)?;
         }
         let mut report = report_of(epoch, &loaded, journal.is_new);
-        // A journal that is replayed because somebody agreed to a loss may end before what is behind the gap.
-        let has_all = !args.accept_loss && !args.adopt_journal;
-        if !(has_all && matches!(decision, Decision::Replay(_))) {
-            report.given_up_from = given_up_behind_a_gap(&args, &loaded, &current);
-        }
+        report.given_up_from = given_up_behind_a_gap(&args, &decision, &loaded, &current);
         if weir_device::mutant("delete_before_publication") {
             for id in &loaded.void {
                 args.store.delete(&id.key()).await?;
@@ -218,7 +214,17 @@ fn report_of(epoch: Epoch, loaded: &Loaded, new_journal: bool) -> OpenReport {
 
 /// Without the journal that had them the objects behind a missing one are no part of the volume any more, though they
 /// are in the store: a loss that the store may be to blame for is not left unsaid.
-fn given_up_behind_a_gap(args: &OpenArgs, loaded: &Loaded, manifest: &Manifest) -> Option<Awaited> {
+fn given_up_behind_a_gap(
+    args: &OpenArgs,
+    decision: &Decision,
+    loaded: &Loaded,
+    manifest: &Manifest,
+) -> Option<Awaited> {
+    // A journal that is replayed because somebody agreed to a loss may end before what is behind the gap.
+    let agreed = args.accept_loss || args.adopt_journal;
+    if matches!(decision, Decision::Replay(_)) && !agreed {
+        return None;
+    }
     let awaited = loaded.awaited(manifest)?;
     let Awaited { object, behind } = awaited;
     tracing::warn!(
