@@ -124,7 +124,9 @@ async fn salvage(node: &Node, home: Home, asked: SalvageCommand) -> Result<(), F
     };
     let missing = match found.missing_writes {
         0 => String::new(),
-        missing => format!("; {missing} writes before them are in neither: the store lost them"),
+        missing => {
+            format!("; {missing} writes between the two are in neither, as the store lost them")
+        }
     };
     let made = match &salvaged.volume {
         Some(shown) => format!(
