@@ -17,7 +17,7 @@
 //!      also where the snapshot holds some of it.
 
 use weir_device::{Env, VolumeId};
-use weir_journal::{FileMatch, RecoveredPiece};
+use weir_journal::{FileMatch, RecoveredPiece, WriteNumber};
 use weir_store::Store;
 
 use crate::error::LogError;
@@ -96,6 +96,21 @@ pub(crate) fn mark_of(found: &RecoveredPiece) -> WriteMark {
     WriteMark { epoch: found.piece.epoch, write: found.piece.write }
 }
 
+/// How many of the numbers from the one after `held` to `last` are not among these, which go up.
+pub(crate) fn missing(
+    held: WriteNumber,
+    numbers: impl Iterator<Item = WriteNumber>,
+    last: WriteNumber,
+) -> u64 {
+    let mut next = held.next();
+    let mut missing = 0;
+    for number in numbers.chain([last.next()]) {
+        missing += number.0.saturating_sub(next.0);
+        next = next.max(number.next());
+    }
+    missing
+}
+
 /// Whether a record names this journal.
 pub(crate) fn is_of(record: &SalvageRecord, journal: &JournalView) -> bool {
     match record.opening {
@@ -138,4 +153,24 @@ pub(crate) fn settle(manifest: &mut Manifest, journal: Option<&JournalView>) -> 
         !settled && record.snapshot.is_none_or(|id| there.contains(&id))
     });
     unneeded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_missing_are_counted_wherever_they_are() {
+        let missing = |held, numbers: &[u64], last| {
+            let numbers = numbers.iter().map(|number| WriteNumber(*number));
+            missing(WriteNumber(held), numbers, WriteNumber(last))
+        };
+        assert_eq!(missing(10, &[11, 12], 12), 0);
+        assert_eq!(missing(89, &[101, 102], 102), 11, "in front");
+        assert_eq!(missing(10, &[11, 15, 17], 17), 4, "in the middle");
+        assert_eq!(missing(10, &[11], 13), 2, "behind");
+        assert_eq!(missing(10, &[], 20), 10, "all");
+        assert_eq!(missing(10, &[], 10), 0);
+        assert_eq!(missing(10, &[], 5), 0, "the snapshot is ahead");
+    }
 }

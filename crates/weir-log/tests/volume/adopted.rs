@@ -78,6 +78,7 @@ async fn refusal(host: &Host) -> Box<Refusal> {
 /// Makes a volume of what the journal of `host` holds, and compares it with all that it took.
 async fn salvaged_whole(host: &Host, seed: u64) -> SalvageReport {
     let salvage = Salvage::find(&args_of(host)).await.expect("there is something to salvage");
+    salvage.check_whole().expect("the snapshot and the journal have everything");
     let (store, env, new) = (&host.store, &host.env, name(&format!("saved-{seed}")));
     let from = (&name("demo"), salvage.snapshot());
     let id = catalog::create_incomplete_clone(store, env, from, &new, Takeover::Manual);

@@ -66,7 +66,7 @@ fn a_salvage_is_the_prefix_that_was_taken_and_what_the_journal_holds() {
             let salvage = Salvage::find(&args_of(&host)).await.expect("it is all there");
             let report = salvage.report();
             assert_eq!((report.blocks, report.bytes, report.damaged_bytes), (4, 9316, 0));
-            assert_eq!(report.missing_writes, 0);
+            assert_eq!(report.missing_blocks, 0);
             let (store, env, new) = (&host.store, &host.env, name("saved"));
             let from = (&name("demo"), salvage.snapshot());
             let id = catalog::create_incomplete_clone(store, env, from, &new, Takeover::Manual);
@@ -119,9 +119,9 @@ fn what_the_store_lost_between_snapshot_and_journal_is_not_left_out_silently() {
         // Eight writes of a block are in the first object.
         let missing = 8 * 32 - 8 - found.blocks;
         assert!(missing > 0, "{found:?}");
-        assert_eq!(found.missing_writes, missing);
+        assert_eq!(found.missing_blocks, missing);
         let refused = salvage.check_whole().unwrap_err().to_string();
-        assert!(refused.contains(&format!("{missing} writes are neither in")), "{refused}");
+        assert!(refused.contains(&format!("{missing} written blocks are neither in")), "{refused}");
         drop(salvage);
         let args = SalvageArgs { accept_loss: true, ..args_of(&host) };
         Salvage::find(&args).await.unwrap().check_whole().expect("it was accepted");
@@ -148,6 +148,7 @@ fn a_snapshot_that_somebody_gave_the_name_is_not_taken_for_what_was_kept() {
         volume.close().await.unwrap();
         assert_eq!(kept(&host).await, ["takeover-2", "takeover-2-2"]);
         let salvage = Salvage::find(&args_of(&host)).await.unwrap();
+        salvage.check_whole().expect("the snapshot and the journal have everything");
         assert_eq!(salvage.snapshot().as_str(), "takeover-2-2");
     });
 }

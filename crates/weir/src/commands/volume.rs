@@ -122,11 +122,9 @@ async fn salvage(node: &Node, home: Home, asked: SalvageCommand) -> Result<(), F
         0 => String::new(),
         damaged => format!(", {} of it damaged", human(damaged)),
     };
-    let missing = match found.missing_writes {
+    let missing = match found.missing_blocks {
         0 => String::new(),
-        missing => {
-            format!("; {missing} writes between the two are in neither, as the store lost them")
-        }
+        missing => format!("; {missing} more are lost: neither of the two has them"),
     };
     let made = match &salvaged.volume {
         Some(shown) => format!(

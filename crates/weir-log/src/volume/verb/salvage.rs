@@ -16,8 +16,8 @@ use crate::keys::Keys;
 use crate::options::VolumeOptions;
 use crate::own::manifests;
 use crate::recover::args::LOCK_FILE;
-use crate::recover::local::{Local, first_kept};
-use crate::recover::salvage::{is_of, mark_of};
+use crate::recover::local::Local;
+use crate::recover::salvage::{is_of, mark_of, missing};
 use crate::volume::LogVolume;
 use crate::volume::shared::Shared;
 use crate::volume::verb::snapshot;
@@ -111,9 +111,9 @@ pub struct SalvageReport {
     pub blocks: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// Writes between the two, which neither holds: the journal had given them up, and the store lost them since. The
-    /// new volume shows what was there before them, but for what the journal holds.
-    pub missing_writes: u64,
+    /// Written blocks behind the snapshot that the journal does not hold either: it had given them up, and the store
+    /// lost them since, or it is damaged. The new volume shows there what was written before.
+    pub missing_blocks: u64,
     /// Of the bytes, what is damaged in the journal.
     pub damaged_bytes: u64,
     /// Where that lies on the volume, in the order of the writes. Reads of the new volume fail there, where no later
@@ -205,10 +205,11 @@ impl Salvage {
     }
 
     /// G3 holds as long as the store keeps what it took: the journal had forgotten nothing that the snapshot lacks.
-    fn missing_writes(&self) -> u64 {
+    fn missing_blocks(&self) -> u64 {
         let held = WriteMark::from(self.record.after_write).write;
-        let missing = first_kept(&self.recovered).0.saturating_sub(held.next().0);
-        if weir_device::mutant("salvage_over_missing_writes") { 0 } else { missing }
+        let numbers = self.pieces().map(|found| found.piece.write);
+        let missing = missing(held, numbers, self.recovered.journal.status().last_write);
+        if weir_device::mutant("salvage_over_missing_blocks") { 0 } else { missing }
     }
 
     /// What there is to salvage.
@@ -228,7 +229,7 @@ impl Salvage {
             snapshot: self.snapshot.to_string(),
             blocks: self.pieces().count() as u64,
             bytes: self.pieces().map(|found| found.piece.len).sum(),
-            missing_writes: self.missing_writes(),
+            missing_blocks: self.missing_blocks(),
             damaged_bytes: damaged.iter().map(|lost| lost.bytes).sum(),
             damaged,
         }
@@ -237,8 +238,8 @@ impl Salvage {
     /// # Errors
     /// [`LogError::NothingToSalvage`] where a part of it is damaged or missing and that was not accepted.
     pub fn check_whole(&self) -> Result<(), LogError> {
-        let SalvageReport { damaged_bytes, missing_writes, .. } = self.report();
-        let why = match (damaged_bytes, missing_writes) {
+        let SalvageReport { damaged_bytes, missing_blocks, .. } = self.report();
+        let why = match (damaged_bytes, missing_blocks) {
             _ if self.accept_loss => return Ok(()),
             (0, 0) => return Ok(()),
             (damaged, 0) => format!(
@@ -246,8 +247,9 @@ impl Salvage {
                  be read"
             ),
             (_, missing) => format!(
-                "{missing} writes are neither in the snapshot {} nor in the journal, as the store lost the objects \
-                 that had them; --accept-loss makes a volume without them, which is no state that the volume ever had",
+                "{missing} written blocks are neither in the snapshot {} nor in the journal: the store lost the \
+                 objects that had them, or the journal is damaged; --accept-loss makes a volume without them, which is \
+                 no state that the volume ever had",
                 self.snapshot
             ),
         };
