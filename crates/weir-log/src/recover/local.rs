@@ -3,7 +3,7 @@
 use weir_device::{Env, VolumeId};
 use weir_disk::Directory;
 use weir_journal::{
-    AcceptLoss, Identity, Journal, JournalConfig, JournalError, JournalId, Recovered, WriteNumber,
+    AcceptLoss, Identity, Journal, JournalConfig, JournalError, JournalId, Recovered,
 };
 use weir_seal::DataKey;
 
@@ -27,15 +27,6 @@ pub(crate) struct LocalJournal {
     pub(crate) recovered: Recovered,
     /// Nothing of what the volume acknowledged was ever in it.
     pub(crate) is_new: bool,
-}
-
-/// The first write that a journal holds; the next one where it holds none. It was allowed to forget only what objects
-/// hold, so whoever goes on with it needs all writes before this one from the store.
-pub(crate) fn first_kept(recovered: &Recovered) -> WriteNumber {
-    match recovered.pieces.first() {
-        Some(first) => first.piece.write,
-        None => recovered.journal.status().last_write.next(),
-    }
 }
 
 impl Local {

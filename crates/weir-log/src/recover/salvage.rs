@@ -97,7 +97,7 @@ pub(crate) fn mark_of(found: &RecoveredPiece) -> WriteMark {
 }
 
 /// How many of the numbers from the one after `held` to `last` are not among these, which go up.
-pub(crate) fn missing(
+pub(crate) fn count_missing(
     held: WriteNumber,
     numbers: impl Iterator<Item = WriteNumber>,
     last: WriteNumber,
@@ -163,7 +163,7 @@ mod tests {
     fn numbers_that_are_missing_are_counted_wherever_they_are() {
         let missing = |held, numbers: &[u64], last| {
             let numbers = numbers.iter().map(|number| WriteNumber(*number));
-            missing(WriteNumber(held), numbers, WriteNumber(last))
+            count_missing(WriteNumber(held), numbers, WriteNumber(last))
         };
         assert_eq!(missing(10, &[11, 12], 12), 0);
         assert_eq!(missing(89, &[101, 102], 102), 11, "in front");

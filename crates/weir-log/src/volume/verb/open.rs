@@ -37,7 +37,7 @@ use crate::recover::args::{LOCK_FILE, OpenArgs};
 use crate::recover::begin::{self, Begun};
 use crate::recover::evidence::{Consent, Decision, JournalView, StoreView};
 use crate::recover::judge;
-use crate::recover::local::{Local, LocalJournal, first_kept};
+use crate::recover::local::{Local, LocalJournal};
 use crate::recover::salvage;
 use crate::snapshot::snapshots::Snapshots;
 use crate::volume::LogVolume;
@@ -317,7 +317,10 @@ fn check_nothing_missing(
         return Ok(());
     }
     let sent = loaded.committed.write.0;
-    let first_kept = first_kept(&journal.recovered).0;
+    let first_kept = match journal.recovered.pieces.first() {
+        Some(first) => first.piece.write.0,
+        None => journal.recovered.journal.status().last_write.0 + 1,
+    };
     if first_kept <= sent + 1 {
         return Ok(());
     }

@@ -17,7 +17,7 @@ use crate::options::VolumeOptions;
 use crate::own::manifests;
 use crate::recover::args::LOCK_FILE;
 use crate::recover::local::Local;
-use crate::recover::salvage::{is_of, mark_of, missing};
+use crate::recover::salvage::{count_missing, is_of, mark_of};
 use crate::volume::LogVolume;
 use crate::volume::shared::Shared;
 use crate::volume::verb::snapshot;
@@ -208,7 +208,7 @@ impl Salvage {
     fn missing_blocks(&self) -> u64 {
         let held = WriteMark::from(self.record.after_write).write;
         let numbers = self.pieces().map(|found| found.piece.write);
-        let missing = missing(held, numbers, self.recovered.journal.status().last_write);
+        let missing = count_missing(held, numbers, self.recovered.journal.status().last_write);
         if weir_device::mutant("salvage_over_missing_blocks") { 0 } else { missing }
     }
 
