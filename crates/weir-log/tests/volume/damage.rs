@@ -323,7 +323,10 @@ fn objects_missing_from_the_store_are_noticed() {
             assert!(text.contains("/log/0000000000000004-*; "), "{text}");
             let behind = format!("without the {} objects behind it", stored.len() - 4);
             assert_eq!(text.contains(&behind), count == 1, "{text}");
-            let (volume, _) = host.try_open(|args| args.accept_loss = true).await.unwrap();
+            let (volume, report) = host.try_open(|args| args.accept_loss = true).await.unwrap();
+            let given_up = report.given_up_from.map(|from| (from.object.key(), from.behind));
+            let behind = stored.len() as u64 - 4;
+            assert_eq!(given_up, (count == 1).then(|| (stored[3].clone(), behind)));
             let flushed = volume.flush_remote().await;
             flushed.expect("what the journal held is in the store");
         }

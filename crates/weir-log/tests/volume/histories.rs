@@ -18,7 +18,8 @@ use weir_log::{
 use weir_store::Chance;
 
 use crate::support::{
-    Backup, Host, LEASE, expect_bytes, flush, name, newest_manifest, open_and_cut_off, run, write,
+    Backup, Host, LEASE, checked, expect_bytes, flush, name, newest_manifest, object_key,
+    open_and_cut_off, run, write,
 };
 
 /// A host whose batches become objects only when that is asked for.
@@ -623,6 +624,38 @@ fn an_object_of_another_opening_is_void_though_its_epoch_is_right() {
         let (volume, report) = host.open().await;
         assert_eq!(report.void_objects, 1);
         expect_bytes(&volume, 0, &[1; 4096]).await;
+    });
+}
+
+/// Behind an object that is not there only objects of the opening that owns their sequence count: what an earlier one
+/// left shows no loss.
+#[test]
+fn a_gap_in_a_closed_log_is_damage_unless_an_earlier_opening_left_what_is_behind() {
+    run(async {
+        for is_of_earlier in [false, true] {
+            let host = Host::new().await;
+            host.in_killed_process(|volume| async move {
+                write(&volume, 0, &[1; 4096]).await.unwrap();
+            })
+            .await;
+            let earlier = *newest_manifest(&host).await.newest_owner().expect("it was open");
+            let (volume, _) = host.open().await;
+            volume.close().await.unwrap();
+            drop(volume);
+            let manifest = newest_manifest(&host).await;
+            let newest = manifest.newest_owner().expect("it was open");
+            assert!(newest.epoch > earlier.epoch);
+            let owner = if is_of_earlier { &earlier } else { newest };
+            let missing = manifest.checkpoint.expect("published at the close").sequence + 1;
+            let (key, parts) = stray(&host, missing + 1, owner.epoch, owner.opening);
+            host.store.put_create(&key, parts).await.expect("put");
+
+            let report = checked(&host).await;
+            assert_eq!(report.awaited, None, "nobody sends it");
+            let places: Vec<String> = report.damage.into_iter().map(|d| d.place).collect();
+            let damaged = object_key(&host, missing, newest.epoch);
+            assert_eq!(places, if is_of_earlier { Vec::new() } else { vec![damaged] });
+        }
     });
 }
 
